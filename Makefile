@@ -1,0 +1,56 @@
+# Everything happens inside .venv; `make train` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help install dev train test check format torture schema clean
+
+help:
+	@echo "make train     install AxiomRL into .venv and solve CartPole with PPO"
+	@echo "make test      install the development extras and run the whole test suite"
+	@echo "make check     format, lint, types and import layers"
+	@echo "make torture   kill-and-resume tests in full counts (about half an hour)"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "AxiomRL needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps remember what was installed from which files, so that a second call is instant.
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed
+
+dev: $(VENV)/.installed-dev
+
+train: install
+	$(BIN)/axiomrl train
+
+test: dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+
+check: dev
+	$(BIN)/ruff format --check src tests examples scripts
+	$(BIN)/ruff check src tests examples scripts
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: dev
+	$(BIN)/ruff format src tests examples scripts
+	$(BIN)/ruff check --fix src tests examples scripts
+
+schema: install
+	$(BIN)/python scripts/make_config_schema.py
+
+torture: dev
+	$(BIN)/python -m pytest -m torture tests/faults -v
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

@@ -1,0 +1,158 @@
+"""What the on-policy algorithms share: an actor-critic, and advantages computed from a rollout."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Metrics
+from rl_training.data.returns import discounted_running_returns
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.policies.actor_critic import ActorCritic
+from rl_training.policies.config import PolicyConfig
+from rl_training.utils.coerce import check_fields
+from rl_training.utils.fields import Range
+from rl_training.utils.seeding import derive_seed, seeded_global_rng
+
+
+@dataclass
+class OnPolicyConfig:
+    """Hyperparameters every on-policy algorithm has."""
+
+    num_steps: Annotated[int, Range(ge=1)] = 128
+    """Steps per environment in each rollout."""
+    gamma: Annotated[float, Range(ge=0, le=1)] = 0.99
+    """Discount factor."""
+    gae_lambda: Annotated[float, Range(ge=0, le=1)] = 0.95
+    """λ of generalised advantage estimation; 1 gives n-step returns."""
+    vf_coef: Annotated[float, Range(ge=0)] = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: Annotated[float, Range(gt=0)] = 0.5
+    """Gradients are scaled down to this global norm."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig)
+
+
+class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
+    """An algorithm that learns from complete rollouts of the current policy."""
+
+    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+    policy: ActorCritic
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: OnPolicyConfigT,
+        policy_config: PolicyConfig | None = None,
+        *,
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(config, seed=seed, device=torch.device(device))
+        self.check_spaces(observation_space, action_space)
+        with seeded_global_rng(derive_seed(seed, "initial weights")):
+            self.policy = ActorCritic(
+                observation_space,
+                action_space,
+                policy_config or PolicyConfig(),
+                normalize_observations=normalize_observations,
+                normalize_rewards=normalize_rewards,
+            ).to(self.device)
+
+        self._running_returns: Tensor | None = None
+
+    def update(self, rollout: RolloutBuffer, progress: float) -> Metrics:
+        """One update from one rollout: scale rewards, estimate advantages, optimise, then let the normaliser see the data."""
+        self._scale_rewards(rollout)
+        self._preprocess_batch(rollout)
+        fit = explained_variance(rollout.values[rollout.valid], rollout.returns[rollout.valid])
+        metrics = self._optimize(rollout, progress)
+        self._postprocess_batch(rollout)
+        return {**metrics, "explained_variance": fit}
+
+    @abstractmethod
+    def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
+        """The gradient steps of one update, on a rollout with advantages and returns filled in."""
+
+    @torch.no_grad()
+    def _scale_rewards(self, rollout: RolloutBuffer) -> None:
+        scaler = self.policy.reward_scaler
+        if scaler is None:
+            return
+        start = self._running_returns
+        if start is None or start.shape != (rollout.num_envs,):
+            start = torch.zeros(rollout.num_envs, device=self.device)
+        returns, self._running_returns = discounted_running_returns(
+            rollout.rewards, rollout.dones, rollout.valid, start, self.config.gamma
+        )
+        scaler.update(returns[rollout.valid])
+        rollout.rewards.copy_(scaler(rollout.rewards))
+
+    @torch.no_grad()
+    def _preprocess_batch(self, rollout: RolloutBuffer, *, update_logprobs: bool = True) -> None:
+        """Fills in values, log-probabilities, advantages and returns with the current weights.
+
+        The weights have not changed since the rollout was collected, so one large forward pass here gives what the many
+        small ones during collection would have given.
+        """
+        shape = (rollout.num_steps, rollout.num_envs)
+        flat_obs = rollout.flat_obs()
+        if update_logprobs:
+            distribution, values = self.policy(flat_obs)
+            rollout.logprobs = distribution.log_prob(rollout.actions.flatten(0, 1)).view(shape)
+        else:
+            values = self.policy.value(flat_obs)
+        rollout.values = values.view(shape)
+        final = rollout.final_obs()
+        if final is not None:
+            obs, index = final
+            rollout.final_values.view(-1)[index] = self.policy.value(obs)
+        assert rollout.last_obs is not None, "the collector sets last_obs"
+        last_value = self.policy.value(rollout.last_obs)
+        rollout.compute_returns_and_advantages(last_value, self.config.gamma, self.config.gae_lambda)
+
+    def _postprocess_batch(self, rollout: RolloutBuffer) -> None:
+        """Updates the observation statistics only now: during a rollout and its update they must not move, or the ratio
+        between new and old policy would differ from 1 before any step was taken."""
+        normalizer = self.policy.observation_normalizer
+        if normalizer is not None:
+            normalizer.update(rollout.valid_obs())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "running_returns": self._running_returns}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        running = state["running_returns"]
+        self._running_returns = None if running is None else running.to(self.device)
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """1 − Var(returns − values) / Var(returns): 1 is a perfect critic, 0 no better than a constant; never NaN."""
+    variance = returns.var(correction=0)
+    unexplained = (returns - values).var(correction=0)
+    return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-12), torch.zeros_like(variance))
+
+
+def normalized(advantages: Tensor) -> Tensor:
+    """Mean 0, standard deviation 1; a single advantage is left as it is."""
+    if advantages.numel() < 2:
+        return advantages
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+def as_metrics(**settings: float) -> Metrics:
+    """Numbers that go beside the losses in the log."""
+    return {name: torch.tensor(value) for name, value in settings.items()}

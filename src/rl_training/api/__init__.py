@@ -1,0 +1,1 @@
+"""The public classes: `PPO("CartPole-v1").learn()` and friends."""

@@ -1,0 +1,262 @@
+"""An agent: an algorithm, its environments and its training run behind four verbs: learn, evaluate, predict, save."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.envs.factory import EnvLike
+from rl_training.experiment import registry
+from rl_training.experiment.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.checkpoint import Checkpoint, read_checkpoint, resolve_checkpoint, write_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.run_dir import make_run_dir
+from rl_training.experiment.session import TrainingSession, TrainResult
+from rl_training.experiment.snapshot import Spaces, config_of, restore, spaces_of, take_snapshot
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import obs_to_torch
+from rl_training.runtime.evaluator import EvaluationResult, Evaluator
+from rl_training.utils.coerce import did_you_mean
+from rl_training.utils.errors import ConfigError, SpaceError, UserError
+from rl_training.utils.seeding import derive_seed
+from rl_training.utils.spaces import ActionAdapter
+
+_CONFIG_FIELDS = frozenset(field.name for field in dataclasses.fields(TrainConfig)) - {"algo", "env_id", "hyperparams"}
+
+
+class Agent:
+    """Base of the public algorithm classes.
+
+    `PPO("CartPole-v1", seed=0, learning_rate=3e-4)`: the environment is an id, a callable or a Gymnasium (vector) env; keywords are
+    the algorithm's hyperparameters or the keys of TrainConfig. `PPO(TrainConfig(...))` and `PPO.from_preset("ppo/cartpole")`
+    take a whole config.
+
+    A run directory is written when `output_dir` is given or the agent was made from a config or preset; otherwise training
+    happens in memory, silently and without evaluations unless asked for.
+    """
+
+    algo: ClassVar[str]
+
+    def __init__(self, env: EnvLike | TrainConfig, **settings: Any):
+        if isinstance(env, TrainConfig):
+            if env.algo != self.algo:
+                raise ConfigError(f"the config is for algorithm {env.algo!r}, not {self.algo!r}")
+            config, source, write_run = _with_settings(env, self.algo, settings), EnvSource(), True
+        else:
+            source = EnvSource(None if isinstance(env, str) else env)
+            config = _config_for(self.algo, env, source, settings)
+            write_run = "output_dir" in settings
+        self._setup(config, source, write_run=write_run)
+        envs = self._training_envs()
+        self._build(Spaces(envs.single_observation_space, envs.single_action_space))
+
+    def _setup(self, config: TrainConfig, source: EnvSource, *, write_run: bool) -> None:
+        self.config, self._hyperparams = complete_config(config)
+        self._env_source, self._write_run = source, write_run
+        self._device = select_device(config.device)
+        self._envs: VectorEnv[Any, Any, Any] | None = None
+        self._session: TrainingSession | None = None
+        self._pending: Checkpoint | None = None
+        self._predictions = torch.Generator(device=self._device).manual_seed(derive_seed(config.seed, "predict"))
+
+    def _build(self, env_spaces: Spaces) -> None:
+        self._spaces = env_spaces
+        self._adapter = ActionAdapter(env_spaces.action)
+        self.algorithm: Algorithm[Any, Any] = build_algorithm(
+            self.config, self._hyperparams, env_spaces.observation, env_spaces.action, self._device
+        )
+
+    @classmethod
+    def from_preset(cls, name: str, **settings: Any) -> Self:
+        """An agent for a preset such as "ppo/cartpole", with settings on top."""
+        return cls(resolve(name).config, **settings)
+
+    @property
+    def policy(self) -> torch.nn.Module:
+        return self.algorithm.policy
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment steps trained so far."""
+        if self._session is not None:
+            return self._session.trainer.global_step
+        return int(self._pending.groups["runtime"]["global_step"]) if self._pending is not None else 0
+
+    def learn(self, total_timesteps: int | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
+        """Trains until the agent has taken `total_timesteps` environment steps in all (the config's number by default).
+
+        A later call with a larger number continues where the last one stopped, and so does a loaded agent.
+        """
+        total = self.config.total_timesteps if total_timesteps is None else total_timesteps
+        if total <= self.num_timesteps:
+            raise UserError(
+                f"the agent has trained for {self.num_timesteps:,} steps already, and total_timesteps={total:,} counts those "
+                f"too: ask for more, e.g. learn(total_timesteps={self.num_timesteps + total:,})."
+            )
+        self.config = dataclasses.replace(self.config, total_timesteps=total)
+        session = self._session_for(callbacks)
+        return session.train()
+
+    def _session_for(self, callbacks: Sequence[Callback]) -> TrainingSession:
+        if self._session is not None:
+            self._session.extend(self.config, callbacks)
+            return self._session
+        session = TrainingSession(
+            self.config,
+            self.algorithm,
+            self._training_envs(),
+            self._env_source,
+            run_dir=make_run_dir(self.config) if self._write_run else None,
+            callbacks=callbacks,
+        )
+        if self._pending is not None:
+            session.resume(self._pending)
+        self._session, self._pending = session, None
+        return session
+
+    def _training_envs(self) -> VectorEnv[Any, Any, Any]:
+        if self._envs is None:
+            self._envs = self._env_source.training_envs(self.config)
+        return self._envs
+
+    def evaluate(
+        self, num_episodes: int = 20, *, deterministic: bool = True, num_envs: int = 5, seed: int | None = None
+    ) -> EvaluationResult:
+        """Plays complete episodes in environments of its own; training is not disturbed."""
+        if num_episodes < 1:
+            raise UserError(f"num_episodes must be at least 1, got {num_episodes}")
+        evaluator = Evaluator(
+            self._env_source.evaluation_envs(self.config),
+            num_envs=num_envs,
+            seed=derive_seed(self.config.seed if seed is None else seed, "evaluate"),
+            device=self._device,
+        )
+        try:
+            return evaluator.evaluate(self.policy, num_episodes, deterministic=deterministic)
+        finally:
+            evaluator.close()
+
+    def predict(self, observation: Any, state: None = None, deterministic: bool = True) -> tuple[Any, None]:
+        """The action for one observation, or a batch of actions for a batch of them, in the environment's own form.
+
+        The second value is the recurrent state, which feed-forward policies do not have.
+        """
+        if state is not None:
+            raise UserError(f"{type(self).__name__} has no recurrent state: pass state=None")
+        batch, single = _as_batch(observation, self._spaces.observation)
+        training = self.policy.training
+        self.policy.train(False)
+        try:
+            actions = self.policy.act(  # type: ignore[operator]
+                obs_to_torch(batch, self._device), generator=self._predictions, deterministic=deterministic
+            )
+        finally:
+            self.policy.train(training)
+        env_actions = self._adapter.to_env(actions.cpu().numpy())
+        return (env_actions[0] if single else env_actions), None
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the whole agent (weights, normalisers, optimiser, training state) to a folder."""
+        if self._session is not None:
+            groups, info = self._session.snapshot()
+        else:
+            groups, info = take_snapshot(self.config, self.algorithm, self._spaces, None)
+            if self._pending is not None:
+                groups["runtime"] = self._pending.groups["runtime"]
+        write_checkpoint(Path(path), groups, info)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path, env: EnvLike | None = None, **settings: Any) -> Self:
+        """An agent from a folder that `save` wrote, from a run, or from one of its checkpoints. Runs no code from the files.
+
+        No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id.
+        """
+        checkpoint = read_checkpoint(resolve_checkpoint(Path(path)))
+        config = _with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
+        agent = cls.__new__(cls)
+        agent._setup(config, EnvSource(env), write_run="output_dir" in settings)
+        agent._build(spaces_of(checkpoint))
+        restore(checkpoint, agent.algorithm, None)
+        agent._pending = checkpoint if "runtime" in checkpoint.groups else None
+        return agent
+
+    def close(self) -> None:
+        """Closes the training environments."""
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+
+def load_agent(path: str | Path, env: EnvLike | None = None, **settings: Any) -> Agent:
+    """Like `PPO.load`, for whatever algorithm the checkpoint is of."""
+    algo = read_checkpoint(resolve_checkpoint(Path(path)), ()).info.get("algo")
+    if not isinstance(algo, str):
+        raise UserError(f"{path} does not say which algorithm it is of")
+    return agent_class(algo).load(path, env, **settings)
+
+
+def agent_class(algo: str) -> type[Agent]:
+    """The public class of an algorithm, made from its registry entry."""
+    info = registry.algorithm_info(algo)
+    if algo not in _CLASSES:
+        doc = f"{info.summary}\n\n{Agent.__doc__}"
+        _CLASSES[algo] = type(info.name, (Agent,), {"algo": algo, "__doc__": doc, "__module__": "rl_training"})
+    return _CLASSES[algo]
+
+
+_CLASSES: dict[str, type[Agent]] = {}
+
+
+def _config_for(algo: str, env: EnvLike, source: EnvSource, settings: Mapping[str, Any]) -> TrainConfig:
+    """A config from keywords: quiet and in memory unless the keywords say otherwise."""
+    defaults: dict[str, Any] = {}
+    if "output_dir" not in settings:
+        defaults = {"evaluation": {"every": 0}, "logging": {"console": "off", "tensorboard": False}}
+    if isinstance(env, VectorEnv):
+        defaults["num_envs"] = env.num_envs
+    name = env if isinstance(env, str) else (source.name or "custom")
+    base = TrainConfig(algo=algo, env_id=name, **defaults)
+    return _with_settings(base, algo, settings)
+
+
+def _with_settings(config: TrainConfig, algo: str, settings: Mapping[str, Any]) -> TrainConfig:
+    """Keywords sorted into TrainConfig's keys and the algorithm's hyperparameters; anything else is named."""
+    changes = {key: value for key, value in settings.items() if key in _CONFIG_FIELDS}
+    rest = {key: value for key, value in settings.items() if key not in _CONFIG_FIELDS and key != "hyperparams"}
+    known = {field.name for field in dataclasses.fields(registry.load(algo).config_class)}
+    for key in rest:
+        if key not in known:
+            raise ConfigError(f"unknown setting {key!r}{did_you_mean(key, [*known, *_CONFIG_FIELDS])}")
+    hyperparams = {**config.hyperparams, **settings.get("hyperparams", {}), **rest}
+    for key, value in changes.items():
+        if isinstance(value, Mapping):  # a partial section keeps the other values of the section
+            changes[key] = {**config.to_dict()[key], **value}
+    return dataclasses.replace(config, hyperparams=hyperparams, **changes)
+
+
+def _as_batch(observation: Any, space: Any) -> tuple[Any, bool]:
+    """(batch, whether it was a single observation); a wrong shape is the caller's mistake and is named."""
+    if isinstance(observation, Mapping):
+        if not hasattr(space, "spaces") or set(observation) != set(space.spaces):
+            raise SpaceError(f"the observation has keys {sorted(observation)}, the agent was trained on {space}")
+        parts = {key: _as_batch(observation[key], sub) for key, sub in space.spaces.items()}
+        singles = {single for _, single in parts.values()}
+        if len(singles) != 1:
+            raise SpaceError("some entries of the observation are batched and some are not")
+        return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
+    array = np.asarray(observation, dtype=getattr(space, "dtype", None))
+    shape = getattr(space, "shape", None)
+    if array.shape == shape:
+        return array[None], True
+    if shape is not None and array.shape[1:] == shape and array.ndim == len(shape) + 1:
+        return array, False
+    raise SpaceError(f"an observation of shape {array.shape} does not fit {space}; a batch has shape (B, *{shape})")

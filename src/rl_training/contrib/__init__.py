@@ -1,0 +1,1 @@
+"""Contributed algorithms; none are shipped yet."""

@@ -1,0 +1,184 @@
+"""On-policy experience: T steps of N environments, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from rl_training.data.returns import gae
+
+ObsTensor = Tensor | dict[str, Tensor]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutMinibatch:
+    """B valid steps of a rollout, shuffled."""
+
+    obs: ObsTensor
+    """(B, *obs_shape), or one such tensor per key."""
+    actions: Tensor
+    """(B, *action_shape) in policy form."""
+    logprobs: Tensor
+    """(B,) log-probabilities under the policy that acted."""
+    values: Tensor
+    """(B,) value estimates at collection."""
+    advantages: Tensor
+    """(B,)"""
+    returns: Tensor
+    """(B,) targets of the value function."""
+
+
+class RolloutBuffer:
+    """Tensors of shape (T, N, ...). Written step by step by the collector, completed by the algorithm, read in minibatches.
+
+    `dones[t]` says that step t ended its episode; `truncated[t]` that this end was a cut, so that the final observation's value
+    (in `final_values[t]`) bootstraps. Final observations are kept aside, only where they are needed.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        obs_shape: Shape | Mapping[str, Shape],
+        action_shape: Shape,
+        *,
+        obs_dtype: torch.dtype | Mapping[str, torch.dtype] = torch.float32,
+        action_dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
+        self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
+
+        def empty(shape: Shape = (), dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((num_steps, num_envs, *shape), dtype=dtype, device=self.device)
+
+        self.obs: ObsTensor
+        if isinstance(obs_shape, Mapping):
+            dtypes = obs_dtype if isinstance(obs_dtype, Mapping) else dict.fromkeys(obs_shape, obs_dtype)
+            self.obs = {key: empty(tuple(shape), dtypes[key]) for key, shape in obs_shape.items()}
+        else:
+            assert isinstance(obs_dtype, torch.dtype)
+            self.obs = empty(tuple(obs_shape), obs_dtype)
+        self.actions = empty(tuple(action_shape), action_dtype)
+        self.rewards, self.logprobs, self.values = empty(), empty(), empty()
+        self.final_values, self.advantages, self.returns = empty(), empty(), empty()
+        self.dones = empty(dtype=torch.bool)
+        self.truncated = empty(dtype=torch.bool)
+        self.valid = empty(dtype=torch.bool).fill_(True)
+        self.last_obs: ObsTensor | None = None
+        self._final_obs: list[ObsTensor] = []
+        self._final_index: list[Tensor] = []
+        self.position = 0
+
+    @property
+    def full(self) -> bool:
+        return self.position == self.num_steps
+
+    def clear(self) -> None:
+        """Makes room for the next rollout."""
+        self.position, self.last_obs = 0, None
+        self._final_obs, self._final_index = [], []
+
+    def add(
+        self,
+        *,
+        obs: ObsTensor,
+        actions: Tensor,
+        rewards: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        valid: Tensor,
+        next_obs: ObsTensor,
+    ) -> None:
+        """Appends one step of all environments; every tensor is (N, ...) and on the buffer's device or the CPU."""
+        t = self.position
+        if isinstance(self.obs, dict):
+            assert isinstance(obs, dict)
+            for key, storage in self.obs.items():
+                storage[t] = obs[key]
+        else:
+            assert isinstance(obs, Tensor)
+            self.obs[t] = obs
+        self.actions[t] = actions
+        self.rewards[t] = rewards
+        self.dones[t] = terminated | truncated
+        self.truncated[t] = truncated
+        self.valid[t] = valid
+        if bool(truncated.any()):  # flags come from the environments, so this asks the CPU and stalls no device
+            rows = truncated.nonzero().squeeze(-1)
+            self._final_obs.append(_rows(next_obs, rows))
+            self._final_index.append(rows + t * self.num_envs)
+        self.position += 1
+
+    def final_obs(self) -> tuple[ObsTensor, Tensor] | None:
+        """The final observations (K, ...) of truncated episodes and their flat positions t·N + n (K,); None if there are none."""
+        if not self._final_obs:
+            return None
+        first = self._final_obs[0]
+        stacked: ObsTensor
+        if isinstance(first, dict):
+            stacked = {key: torch.cat([obs[key] for obs in self._final_obs]) for key in first}  # type: ignore[index]
+            stacked = {key: value.to(self.device) for key, value in stacked.items()}
+        else:
+            stacked = torch.cat(self._final_obs).to(self.device)  # type: ignore[arg-type]
+        return stacked, torch.cat(self._final_index).to(self.device)
+
+    def flat_obs(self) -> ObsTensor:
+        """Observations as (T·N, ...)."""
+        if isinstance(self.obs, dict):
+            return {key: value.flatten(0, 1) for key, value in self.obs.items()}
+        return self.obs.flatten(0, 1)
+
+    def valid_obs(self) -> ObsTensor:
+        """Observations of the valid steps as (B, ...)."""
+        return _rows(self.flat_obs(), self.valid.flatten())
+
+    def compute_returns_and_advantages(self, last_value: Tensor, gamma: float, gae_lambda: float) -> None:
+        """Fills `advantages` and `returns` (T, N) by GAE; `last_value` (N,) values the observations after the last step."""
+        dones, truncated = self.dones.bool(), self.truncated.bool()
+        next_values = torch.cat([self.values[1:], last_value.reshape(1, self.num_envs).to(self.values)])
+        next_values = torch.where(truncated, self.final_values, next_values)
+        self.advantages = gae(
+            self.rewards,
+            self.values,
+            next_values,
+            dones & ~truncated,
+            dones,
+            self.valid.bool(),
+            gamma,
+            gae_lambda,
+        )
+        self.returns = self.advantages + self.values
+
+    def minibatches(self, count: int, generator: torch.Generator) -> Iterator[RolloutMinibatch]:
+        """One epoch: a single permutation of all valid steps, gathered once, cut into `count` nearly equal parts."""
+        indices = self.valid.flatten().nonzero().squeeze(-1)
+        order = torch.randperm(len(indices), generator=generator, device=generator.device).to(self.device)
+        indices = indices[order]
+        flat = self.flat_obs()
+        obs = _rows(flat, indices)
+        columns = [
+            tensor.flatten(0, 1)[indices]
+            for tensor in (self.actions, self.logprobs, self.values, self.advantages, self.returns)
+        ]
+        total = len(indices)
+        bounds = [part * total // count for part in range(count + 1)]
+        for start, stop in pairwise(bounds):
+            if stop > start:
+                yield RolloutMinibatch(_slice(obs, start, stop), *(column[start:stop] for column in columns))
+
+
+def _rows(obs: ObsTensor, indices: Tensor) -> ObsTensor:
+    if isinstance(obs, dict):
+        return {key: value[indices] for key, value in obs.items()}
+    return obs[indices]
+
+
+def _slice(obs: ObsTensor, start: int, stop: int) -> ObsTensor:
+    if isinstance(obs, dict):
+        return {key: value[start:stop] for key, value in obs.items()}
+    return obs[start:stop]

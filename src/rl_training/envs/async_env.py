@@ -1,0 +1,187 @@
+"""Environments in worker processes, with dead workers named or replaced."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
+from gymnasium.vector.utils import concatenate, iterate
+
+from rl_training.utils.errors import EnvWorkerError
+
+_PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class _WorkerEnvFn:
+    """Makes the environment. In a worker, signals meant for the run (Ctrl-C, SIGTERM) are left to the main process:
+
+    it needs the workers alive to save their state.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env[Any, Any]]):
+        self.make = make
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        if multiprocessing.parent_process() is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return self.make()
+
+
+class AsyncEnvs(AsyncVectorEnv[Any, Any]):
+    """Gymnasium's AsyncVectorEnv that says which worker died and how, and can replace it.
+
+    A replaced worker starts a fresh episode; its interrupted step is reported in `infos["worker_restarted"]`, so that the step
+    contract marks it invalid. With `restart_workers > 0` observations travel through pipes, not shared memory, because
+    a process that dies while writing would leave half an observation there.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gym.Env[Any, Any]]],
+        autoreset_mode: AutoresetMode,
+        restart_workers: int = 0,
+        restart_seed: int = 0,
+    ):
+        self.restarts_left = restart_workers
+        self._restart_seed = restart_seed
+        self._dead: set[int] = set()
+        super().__init__(
+            [_WorkerEnvFn(make) for make in env_fns],
+            shared_memory=restart_workers == 0,
+            autoreset_mode=autoreset_mode,
+        )
+
+    def step_async(self, actions: Any) -> None:
+        self._assert_is_running()
+        for index, (pipe, action) in enumerate(zip(self.parent_pipes, iterate(self.action_space, actions))):
+            try:
+                pipe.send(("step", action))
+            except _PIPE_ERRORS:
+                self._note_death(index)
+        self._state = AsyncState.WAITING_STEP
+
+    def step_wait(self, timeout: float | None = None) -> Any:
+        observations: list[Any] = [None] * self.num_envs
+        rewards = np.zeros(self.num_envs, dtype=np.float64)
+        terminations, truncations, restarted = (np.zeros(self.num_envs, dtype=np.bool_) for _ in range(3))
+        infos: dict[str, Any] = {}
+        successes = [True] * self.num_envs
+        for index, pipe in enumerate(self.parent_pipes):
+            result: Any = None
+            if index not in self._dead:
+                try:
+                    result, successes[index] = pipe.recv()
+                except _PIPE_ERRORS:
+                    self._note_death(index)
+            if index in self._dead:
+                observations[index] = self._restart(index)
+                restarted[index] = True
+            elif successes[index]:
+                observations[index], rewards[index], terminations[index], truncations[index], info = result
+                infos = self._add_info(infos, info, index)
+        self._raise_if_errors(successes)
+        self._state = AsyncState.DEFAULT
+        if not self.shared_memory:
+            self.observations = concatenate(self.single_observation_space, observations, self.observations)
+        if restarted.any():
+            infos["worker_restarted"] = restarted
+        return _copied(self.observations), rewards, terminations, truncations, infos
+
+    def call_each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Calls the method on every sub-environment, each with its own arguments."""
+        self._assert_is_running()
+        results = []
+        try:
+            for pipe, args in zip(self.parent_pipes, arguments):
+                pipe.send(("_call", (name, args, {})))
+            for pipe in self.parent_pipes:
+                results.append(pipe.recv())
+        except _PIPE_ERRORS:
+            raise self._death_error(self._first_dead()) from None
+        self._raise_if_errors([success for _, success in results])
+        return [value for value, _ in results]
+
+    def reset_wait(self, timeout: float | None = None) -> Any:
+        try:
+            return super().reset_wait(timeout)
+        except _PIPE_ERRORS:
+            raise self._death_error(self._first_dead()) from None
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Workers hold nothing that needs a farewell, and a dead or busy one must not hang the run: end them."""
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+        for process in self.processes:
+            process.join()
+        for pipe in self.parent_pipes:
+            if pipe is not None:
+                pipe.close()
+
+    def _note_death(self, index: int) -> None:
+        self.processes[index].join(timeout=5)
+        if self.restarts_left <= 0:
+            raise self._death_error(index)
+        self._dead.add(index)
+
+    def _first_dead(self) -> int:
+        for index, process in enumerate(self.processes):
+            process.join(timeout=0.5)
+            if not process.is_alive():
+                return index
+        return 0
+
+    def _death_error(self, index: int) -> EnvWorkerError:
+        code = self.processes[index].exitcode
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"killed by {signal.Signals(-code).name}, exit code {code}"
+        return EnvWorkerError(
+            f"environment worker {index} of {self.num_envs} died ({how}).\n"
+            "If the machine ran out of memory, use fewer workers (num_envs) or backend: sync; "
+            "to replace dead workers set env.restart_workers=N."
+        )
+
+    def _restart(self, index: int) -> Any:
+        """A new process for the dead worker; returns its first observation."""
+        self._dead.discard(index)
+        self.restarts_left -= 1
+        self._restart_seed += 1
+        self.parent_pipes[index].close()
+        context: Any = multiprocessing.get_context(self.context)
+        parent_pipe, child_pipe = context.Pipe()
+        process = context.Process(
+            target=_async_worker,
+            name=f"Worker<{type(self).__name__}>-{index}",
+            args=(
+                index,
+                self.env_fns[index],
+                child_pipe,
+                parent_pipe,
+                None,
+                self.error_queue,
+                self.autoreset_mode,
+                None,
+            ),
+            daemon=True,
+        )
+        process.start()
+        child_pipe.close()
+        self.parent_pipes[index], self.processes[index] = parent_pipe, process
+        parent_pipe.send(("reset", {"seed": self._restart_seed, "options": None}))
+        (observation, _), success = parent_pipe.recv()
+        self._raise_if_errors([True] * index + [success] + [True] * (self.num_envs - index - 1))
+        return observation
+
+
+def _copied(observations: Any) -> Any:
+    if isinstance(observations, dict):
+        return {key: value.copy() for key, value in observations.items()}
+    return observations.copy()

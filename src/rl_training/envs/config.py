@@ -1,0 +1,35 @@
+"""Settings of the training environments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from rl_training.utils.coerce import FieldError, check_fields
+from rl_training.utils.fields import Range
+
+
+@dataclass
+class EnvConfig:
+    """How the environments are made and run."""
+
+    backend: Literal["sync", "async", "native"] = "sync"
+    """`sync` steps the environments in turn, `async` gives each a process, `native` uses the vector version
+    that the environment brings along."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments passed to `gymnasium.make`."""
+    autoreset: Literal["same_step", "next_step", "disabled"] = "same_step"
+    """When a finished environment is reset (`sync` and `async`; native environments have their own mode)."""
+    max_episode_steps: Annotated[int, Range(ge=1)] | None = None
+    """Steps after which an episode is truncated; null keeps the environment's own limit."""
+    normalize_observations: bool = False
+    """Shift and scale observations by their running mean and standard deviation."""
+    normalize_rewards: bool = False
+    """Scale rewards by the running standard deviation of the discounted return."""
+    restart_workers: Annotated[int, Range(ge=0)] = 0
+    """How many dead `async` workers may be restarted before the run fails."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.restart_workers and self.backend != "async":
+            raise FieldError("restart_workers", f"only the async backend has workers, and 'backend' is {self.backend}")

@@ -1,0 +1,138 @@
+"""The step contract: every vector environment, whatever its autoreset mode, becomes one kind of record per step.
+
+Gymnasium's vector environments end episodes in three ways. NEXT_STEP returns the final observation and spends the following call
+on the reset; SAME_STEP returns the new episode's first observation and puts the final one into `infos`; DISABLED leaves the reset
+to the caller. `EnvStepper` is the only place that knows. Everyone else sees: the observation acted on, the action, the reward,
+the true next observation, `terminated` (do not bootstrap), `truncated` (bootstrap), and `valid` (false for a step that was
+not the policy's: the reset call of NEXT_STEP, or the step in which a worker died).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rl_training.envs.vector_state import export_vector_state, restore_vector_state
+from rl_training.utils.errors import UserError
+from rl_training.utils.seeding import derive_seed
+from rl_training.utils.spaces import Array, Observation, map_obs
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of N environments."""
+
+    obs: Observation
+    """(N, ...) observations the actions were chosen for."""
+    actions: Array
+    """(N, ...) actions in the environment's own form."""
+    rewards: Array
+    """(N,) float64."""
+    next_obs: Observation
+    """(N, ...) the true successors: the final observation where an episode ended."""
+    terminated: Array
+    """(N,) bool: the episode reached a terminal state; its value is zero."""
+    truncated: Array
+    """(N,) bool: the episode was cut short; its last state still has a value. Never true where `terminated` is."""
+    valid: Array
+    """(N,) bool: false where this was not a step of the policy."""
+
+
+class EnvStepper:
+    """Steps a vector environment under the step contract and remembers what the next action is chosen for.
+
+    Attributes:
+        obs: the observations (N, ...) that the next actions answer to.
+        resume_grade: "exact" or "episode-boundary" after a restore, None before.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any]):
+        self.envs = envs
+        self.num_envs = envs.num_envs
+        self.mode = _autoreset_mode(envs)
+        self.obs: Observation
+        self.resume_grade: str | None = None
+        self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
+
+    def reset(self, seed: int) -> Observation:
+        """Starts fresh episodes everywhere; environment i gets its own stream derived from `seed`."""
+        self.obs, _ = self.envs.reset(seed=self._env_seeds(seed))
+        self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
+        return self.obs
+
+    def step(self, actions: Array) -> StepRecord:
+        """Takes one step in every environment with actions in the environments' own form."""
+        obs, valid = self.obs, ~self._awaiting_reset
+        new_obs, rewards, terminated, truncated, infos = self.envs.step(actions)
+        terminated = np.asarray(terminated, dtype=np.bool_)
+        truncated = np.asarray(truncated, dtype=np.bool_) & ~terminated
+        ended = terminated | truncated
+        next_obs = new_obs
+        if "worker_restarted" in infos:
+            valid = valid & ~infos["worker_restarted"]
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._awaiting_reset = ended
+        elif ended.any():
+            if self.mode is AutoresetMode.SAME_STEP:
+                next_obs = _with_final_obs(new_obs, infos, ended)
+            else:
+                next_obs = map_obs(np.copy, new_obs)
+                new_obs, _ = self.envs.reset(options={"reset_mask": ended})
+        self.obs = new_obs
+        return StepRecord(obs, actions, np.asarray(rewards, dtype=np.float64), next_obs, terminated, truncated, valid)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "obs": map_obs(np.copy, self.obs),
+            "awaiting_reset": self._awaiting_reset.copy(),
+            "envs": export_vector_state(self.envs),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], fallback_seed: int) -> None:
+        """Brings the environments back; see `resume_grade` for how well that went."""
+        seeds = self._env_seeds(fallback_seed)
+        fresh_obs = restore_vector_state(self.envs, state["envs"], state["obs"], seeds)
+        if fresh_obs is None:
+            self.resume_grade = "exact"
+            self.obs = map_obs(np.copy, state["obs"])
+            self._awaiting_reset = np.array(state["awaiting_reset"], dtype=np.bool_)
+        else:
+            self.resume_grade = "episode-boundary"
+            self.obs = fresh_obs
+            self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
+
+    def close(self) -> None:
+        self.envs.close()
+
+    def _env_seeds(self, seed: int) -> Any:
+        if hasattr(self.envs.unwrapped, "env_fns"):
+            return [derive_seed(seed, "env", index) for index in range(self.num_envs)]
+        return derive_seed(seed, "env")  # native vector environments have one generator and take one seed
+
+
+def _autoreset_mode(envs: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    mode = envs.metadata.get("autoreset_mode")
+    if not isinstance(mode, AutoresetMode):
+        raise UserError(
+            f"the vector environment {envs} does not say how it resets finished episodes.\n"
+            'Set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode; guessing would corrupt the returns.'
+        )
+    return mode
+
+
+def _with_final_obs(reset_obs: Observation, infos: dict[str, Any], ended: Array) -> Observation:
+    """The reset observations with the rows of ended episodes replaced by their final observations."""
+    if "final_obs" not in infos:
+        raise UserError('a SAME_STEP vector environment ended an episode without infos["final_obs"]')
+    next_obs = map_obs(np.copy, reset_obs)
+    for index in np.flatnonzero(ended):
+        final = infos["final_obs"][index]
+        if isinstance(next_obs, dict):
+            for key, rows in next_obs.items():
+                rows[index] = final[key]
+        else:
+            next_obs[index] = final
+    return next_obs

@@ -1,0 +1,159 @@
+"""Environments by id, by callable or as objects, one at a time or as a vector."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from rl_training.envs.async_env import AsyncEnvs
+from rl_training.envs.config import EnvConfig
+from rl_training.envs.replay import ReplayableEnv
+from rl_training.utils.errors import EnvCreationError
+from rl_training.utils.seeding import derive_seed
+
+EnvLike = str | Callable[[], gym.Env[Any, Any]] | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
+
+_AUTORESET = {
+    "same_step": AutoresetMode.SAME_STEP,
+    "next_step": AutoresetMode.NEXT_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
+# Which extra brings which simulator: (prefix of the entry point's module, module to import, extra).
+_EXTRAS = (
+    ("gymnasium.envs.mujoco", "mujoco", "mujoco"),
+    ("gymnasium.envs.box2d", "Box2D", "box2d"),
+    ("ale_py", "ale_py", "atari"),
+)
+
+
+class HasEnvSettings(Protocol):
+    """What the factory needs of a TrainConfig."""
+
+    @property
+    def env_id(self) -> str: ...
+    @property
+    def env(self) -> EnvConfig: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class EnvFactory:
+    """Makes one environment, wrapped so that its state can be saved."""
+
+    env_id: str
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+    custom: Callable[[], gym.Env[Any, Any]] | None = None
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        if self.custom is None:
+            env = _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
+        else:
+            env = self.custom()
+            if self.max_episode_steps is not None:
+                env = TimeLimit(env, self.max_episode_steps)
+        return ReplayableEnv(env)
+
+
+def make_vector_env(
+    cfg: HasEnvSettings, num_envs: int | None = None, *, custom: Callable[[], gym.Env[Any, Any]] | None = None
+) -> VectorEnv[Any, Any, Any]:
+    """The vector environment a config asks for (a `gymnasium.vector.SyncVectorEnv` by default)."""
+    count = cfg.num_envs if num_envs is None else num_envs
+    if cfg.env.backend == "native":
+        return _make_native(cfg, count, custom)
+    factory = EnvFactory(cfg.env_id, dict(cfg.env.kwargs), cfg.env.max_episode_steps, custom)
+    mode = _AUTORESET[cfg.env.autoreset]
+    if cfg.env.backend == "async":
+        factory().close()  # the user's mistakes are reported from here, not from a worker
+        seed = derive_seed(cfg.seed, "restarted workers")
+        return AsyncEnvs([factory] * count, mode, cfg.env.restart_workers, seed)
+    return SyncVectorEnv([factory] * count, autoreset_mode=mode)
+
+
+def custom_factory(env: EnvLike) -> Callable[[], gym.Env[Any, Any]] | None:
+    """A maker of fresh copies of what the user gave: None for an id, the callable itself, or copies of the object.
+
+    The object itself is handed out first, so that a single training environment is the very one the user holds.
+    """
+    if isinstance(env, str):
+        return None
+    if isinstance(env, gym.Env):
+        pristine, given = copy.deepcopy(env), [env]
+        return lambda: given.pop() if given else copy.deepcopy(pristine)
+    if callable(env):
+        return env
+    raise EnvCreationError(
+        f"an environment must be a Gymnasium id, a callable or a Gymnasium env, not {type(env).__name__}"
+    )
+
+
+def env_name(env: EnvLike) -> str:
+    """A name for run folders and metadata; for custom environments the class or function name."""
+    if isinstance(env, str):
+        return env
+    spec = getattr(env, "spec", None)
+    if spec is not None:
+        return str(spec.id)
+    if isinstance(env, (gym.Env, VectorEnv)):
+        return type(env.unwrapped).__name__
+    return getattr(env, "__name__", type(env).__name__).strip("<>")
+
+
+def _make_by_id(env_id: str, max_episode_steps: int | None, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    _check_known(env_id)
+    try:
+        return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **kwargs)
+    except (gym.error.Error, ImportError, TypeError) as error:
+        raise EnvCreationError(f"environment {env_id!r} could not be made: {_first_line(error)}") from error
+
+
+def _make_native(cfg: HasEnvSettings, count: int, custom: object) -> VectorEnv[Any, Any, Any]:
+    spec = None if custom is not None else _check_known(cfg.env_id)
+    if spec is None or spec.vector_entry_point is None:
+        raise EnvCreationError(
+            f"environment {cfg.env_id!r} has no native vector version: use env.backend=sync or env.backend=async."
+        )
+    kwargs = dict(cfg.env.kwargs)
+    if cfg.env.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = cfg.env.max_episode_steps
+    try:
+        return gym.make_vec(cfg.env_id, count, vectorization_mode="vector_entry_point", wrappers=(), **kwargs)
+    except (gym.error.Error, ImportError, TypeError) as error:
+        raise EnvCreationError(f"environment {cfg.env_id!r} could not be made: {_first_line(error)}") from error
+
+
+def _check_known(env_id: str) -> gym.envs.registration.EnvSpec:
+    """The registered spec; otherwise an error with the nearest ids or the missing extra."""
+    if env_id.startswith("ALE/") and importlib.util.find_spec("ale_py") is not None:
+        import ale_py
+
+        gym.register_envs(ale_py)
+    spec = gym.registry.get(env_id)
+    entry_point = str(spec.entry_point) if spec is not None else ("ale_py" if env_id.startswith("ALE/") else "")
+    for prefix, module, extra in _EXTRAS:
+        if entry_point.startswith(prefix) and importlib.util.find_spec(module) is None:
+            raise EnvCreationError(f'environment {env_id!r} needs the extra {extra!r}: pip install "axiomrl[{extra}]"')
+    if spec is None:
+        close = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(close)}?" if close else "gymnasium.pprint_registry() lists those installed."
+        raise EnvCreationError(
+            f"unknown environment {env_id!r}: {hint}\n"
+            "Environments of other packages must be imported first: --import MODULE, or import it in Python."
+        )
+    return spec
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

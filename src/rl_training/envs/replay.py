@@ -1,0 +1,156 @@
+"""Environment state in a checkpoint, as plain data.
+
+A deterministic Gymnasium environment is a function of its generator's state at the last reset and of the actions since. So that
+is what `ReplayableEnv` keeps. To restore, it puts the generator back, resets, replays the actions, and compares the outcome with
+what was stored; only a bit-for-bit match counts as exact. An environment with its own `get_state`/`set_state` skips the replay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from rl_training.utils.spaces import same_observation
+
+# Wrappers whose whole state is known, so that an environment's own export is enough.
+_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
+
+
+class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Records what is needed to bring this environment back to where it is."""
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        super().__init__(env)
+        self._start: dict[str, Any] | None = None
+        self._actions: list[Any] = []
+        self._observation: Any = None
+        self._episode_return = 0.0
+        self._done = False
+        self._restored_done = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._start = {"seed": seed, "options": options or None}
+        if seed is None:
+            self._start["generator"] = self._generator_state()
+        self._actions, self._episode_return = [], 0.0
+        self._done = self._restored_done = False
+        self._observation, info = self.env.reset(seed=seed, options=options)
+        return self._observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self._restored_done:
+            # Restored between an episode's end and its reset: the vector env has forgotten that this step is the reset.
+            observation, info = self.reset()
+            return observation, 0.0, False, False, info
+        self._actions.append(np.array(action))
+        self._observation, reward, terminated, truncated, info = self.env.step(action)
+        self._episode_return += float(reward)
+        self._done = bool(terminated or truncated)
+        return self._observation, reward, terminated, truncated, info
+
+    def export_state(self) -> dict[str, Any] | None:
+        """The state as a tree of arrays and JSON values; None before the first reset."""
+        if self._start is None:
+            return None
+        state: dict[str, Any] = {
+            "observation": _as_arrays(self._observation),
+            "generator": self._generator_state(),
+            "return": self._episode_return,
+            "done": self._done,
+        }
+        if self._exports_itself():
+            return {**state, "own": self.unwrapped.get_state(), "elapsed": self._elapsed_steps()}  # type: ignore[attr-defined]
+        return {**state, "start": self._start, "actions": np.stack(self._actions) if self._actions else None}
+
+    def restore_state(self, state: dict[str, Any] | None, fallback_seed: int) -> tuple[Any, bool]:
+        """Returns the current observation and whether the environment is verified to be exactly where it was.
+
+        If it cannot be brought back, a fresh episode is started with `fallback_seed`.
+        """
+        if state is not None and self._try_restore(state):
+            return self._observation, True
+        observation, _ = self.reset(seed=fallback_seed)
+        return observation, False
+
+    def _try_restore(self, state: dict[str, Any]) -> bool:
+        if "own" in state:
+            if not self._exports_itself():
+                return False
+            self.reset(seed=0)
+            self.unwrapped.set_state(state["own"])  # type: ignore[attr-defined]
+            self._set_generator_state(state["generator"])
+            self._set_elapsed_steps(state["elapsed"])
+            self._observation, self._episode_return = _as_observation(state["observation"]), state["return"]
+            self._done = self._restored_done = state["done"]
+            return _same_tree(self.unwrapped.get_state(), state["own"])  # type: ignore[attr-defined]
+        start = state["start"]
+        if start["seed"] is None:
+            self._set_generator_state(start["generator"])
+        self.reset(seed=start["seed"], options=start["options"])
+        for action in state["actions"] if state["actions"] is not None else ():
+            if self._done:
+                return False
+            self.step(_as_action(action, self.action_space))
+        self._restored_done = self._done
+        return (
+            same_observation(_as_arrays(self._observation), state["observation"])
+            and self._generator_state() == state["generator"]
+            and self._episode_return == state["return"]
+            and self._done == state["done"]
+        )
+
+    def _exports_itself(self) -> bool:
+        has_methods = hasattr(self.unwrapped, "get_state") and hasattr(self.unwrapped, "set_state")
+        return has_methods and all(isinstance(w, (*_TRANSPARENT_WRAPPERS, TimeLimit)) for w in self._inner_wrappers())
+
+    def _inner_wrappers(self) -> list[gym.Env[Any, Any]]:
+        chain: list[gym.Env[Any, Any]] = []
+        env = self.env
+        while isinstance(env, gym.Wrapper):
+            chain.append(env)
+            env = env.env
+        return chain
+
+    def _elapsed_steps(self) -> list[int | None]:
+        return [wrapper._elapsed_steps for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
+
+    def _set_elapsed_steps(self, elapsed: list[int | None]) -> None:
+        limits = [wrapper for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
+        for wrapper, steps in zip(limits, elapsed):
+            wrapper._elapsed_steps = steps  # type: ignore[assignment]
+
+    def _generator_state(self) -> dict[str, Any]:
+        return dict(self.unwrapped.np_random.bit_generator.state)
+
+    def _set_generator_state(self, state: dict[str, Any]) -> None:
+        self.unwrapped.np_random.bit_generator.state = state
+
+
+def _as_arrays(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {key: np.asarray(value) for key, value in observation.items()}
+    return np.asarray(observation)
+
+
+def _as_observation(stored: Any) -> Any:
+    if isinstance(stored, dict):
+        return dict(stored)
+    return stored if stored.ndim else stored[()]
+
+
+def _as_action(stored: Any, space: gym.Space[Any]) -> Any:
+    """Actions are kept as arrays; a Discrete environment gets back the NumPy integer it was given."""
+    return stored[()] if isinstance(space, gym.spaces.Discrete) else np.array(stored)
+
+
+def _same_tree(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_same_tree(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(_same_tree(x, y) for x, y in zip(a, b))
+    if isinstance(a, np.ndarray):
+        return same_observation(a, np.asarray(b))
+    return bool(a == b)

@@ -1,0 +1,154 @@
+"""From a config to the parts of a run: device, environments, algorithm, trainer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.contract import EnvStepper
+from rl_training.envs.factory import EnvLike, custom_factory, env_name, make_vector_env
+from rl_training.experiment import registry
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import RolloutCollector
+from rl_training.runtime.throughput import StageTimer
+from rl_training.runtime.trainer import BaseTrainer, OnPolicyTrainer
+from rl_training.utils.coerce import plain_value
+from rl_training.utils.errors import ConfigError, EnvCreationError
+from rl_training.utils.spaces import ActionAdapter, obs_layout
+
+
+def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, Any]:
+    """The config with every hyperparameter written out, and the hyperparameters as the algorithm's own dataclass."""
+    config = source.config if isinstance(source, ResolvedConfig) else source
+    locate: Callable[[str], str | None] = source.locate if isinstance(source, ResolvedConfig) else lambda key: None
+    registry.algorithm_info(config.algo, locate("algo"))
+    algorithm_class = registry.load(config.algo)
+    hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
+    algorithm_class.check_config(hyperparams, config.num_envs)
+    return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
+
+
+def select_device(name: str) -> torch.device:
+    """`auto` takes CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(name.split(":")[0], True):
+        raise ConfigError(f"device {name!r} is not available here; use device: auto, or see `axiomrl doctor`")
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} does not exist: there are {torch.cuda.device_count()} CUDA devices")
+    return torch.device(name)
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """Where environments come from: the config's id, or what the user handed over in Python."""
+
+    given: EnvLike | None = None
+
+    @property
+    def name(self) -> str | None:
+        return None if self.given is None else env_name(self.given)
+
+    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
+        if isinstance(self.given, VectorEnv):
+            return self.given
+        custom = None if self.given is None else custom_factory(self.given)
+        return make_vector_env(config, custom=custom)
+
+    def evaluation_envs(self, config: TrainConfig) -> Callable[[int], VectorEnv[Any, Any, Any]]:
+        """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses."""
+        if isinstance(self.given, VectorEnv):
+            return _cannot_copy
+        custom = None if self.given is None else custom_factory(_not_the_same(self.given))
+        # Native vector environments stay native: their dynamics may differ in rounding from the single one's.
+        backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
+        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0))
+        return lambda count: make_vector_env(settings, count, custom=custom)
+
+
+def _not_the_same(given: EnvLike) -> EnvLike:
+    """A copy of an environment object, because evaluation must not step the one that trains."""
+    return copy.deepcopy(given) if isinstance(given, gym.Env) else given
+
+
+def _cannot_copy(count: int) -> VectorEnv[Any, Any, Any]:
+    raise EnvCreationError(
+        "a vector environment object cannot be copied for evaluation: give an id or a callable, "
+        "or turn evaluation off with evaluation={'every': 0}."
+    )
+
+
+def build_algorithm(
+    config: TrainConfig,
+    hyperparams: Any,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    device: torch.device,
+) -> Algorithm[Any, Any]:
+    """The algorithm with its fresh policy; unsupported spaces are refused here."""
+    algorithm_class = registry.load(config.algo)
+    algorithm_class.check_spaces(observation_space, action_space)
+    ActionAdapter(action_space)  # refuses bounds that no policy can act in
+    return algorithm_class(
+        observation_space,
+        action_space,
+        hyperparams,
+        config.policy,
+        normalize_observations=config.env.normalize_observations,
+        normalize_rewards=config.env.normalize_rewards,
+        seed=config.seed,
+        device=device,
+    )
+
+
+def build_trainer(
+    config: TrainConfig,
+    algorithm: Algorithm[Any, Any],
+    envs: VectorEnv[Any, Any, Any],
+    callbacks: Sequence[Callback],
+) -> BaseTrainer:
+    """The training loop the registry names for this algorithm."""
+    kind = registry.algorithm_info(config.algo).trainer
+    return _TRAINERS[kind](config, algorithm, envs, callbacks)
+
+
+def _build_on_policy(
+    config: TrainConfig, algorithm: Any, envs: VectorEnv[Any, Any, Any], callbacks: Sequence[Callback]
+) -> OnPolicyTrainer:
+    stepper = EnvStepper(envs)
+    obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
+    adapter = ActionAdapter(envs.single_action_space)
+    buffer = RolloutBuffer(
+        algorithm.config.num_steps,
+        stepper.num_envs,
+        obs_shape,
+        adapter.shape,
+        obs_dtype=_torch_dtypes(obs_dtype),
+        action_dtype=_torch_dtypes(adapter.dtype),
+        device=algorithm.device,
+    )
+    collector = RolloutCollector(
+        stepper, algorithm.policy, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
+    )
+    return OnPolicyTrainer(algorithm, collector, config.total_timesteps, callbacks)
+
+
+_TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy}
+
+
+def _torch_dtypes(names: Any) -> Any:
+    if isinstance(names, dict):
+        return {key: _torch_dtypes(name) for key, name in names.items()}
+    return getattr(torch, names)

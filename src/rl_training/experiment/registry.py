@@ -1,0 +1,56 @@
+"""The algorithms by id. A table of names, so that listing them imports neither torch nor any algorithm."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rl_training.utils.coerce import did_you_mean
+from rl_training.utils.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class AlgorithmInfo:
+    """What is known of an algorithm without importing it."""
+
+    id: str
+    """Snake-case id, as in `algo: td3_bc`."""
+    name: str
+    """Public class name, as in `rl_training.TD3BC`."""
+    module: str
+    """Module under `rl_training.algorithms`."""
+    trainer: Literal["on_policy"]
+    """Which training loop drives it."""
+    tier: Literal["core", "experimental", "contrib"]
+    """Stability tier."""
+    summary: str
+    """One line for listings."""
+
+
+_TABLE = (
+    AlgorithmInfo("a2c", "A2C", "a2c", "on_policy", "core", "Advantage actor-critic: one step per short rollout."),
+    AlgorithmInfo("ppo", "PPO", "ppo", "on_policy", "core", "Proximal policy optimisation: the dependable default."),
+)
+ALGORITHMS: dict[str, AlgorithmInfo] = {info.id: info for info in _TABLE}
+
+
+def algorithm_ids() -> list[str]:
+    """All ids, sorted."""
+    return sorted(ALGORITHMS)
+
+
+def algorithm_info(algo: str, where: str | None = None) -> AlgorithmInfo:
+    """The entry of one algorithm; `where` is the place of the name, for the error message."""
+    try:
+        return ALGORITHMS[algo]
+    except KeyError:
+        place = f"{where}: key 'algo': " if where else ""
+        hint = did_you_mean(algo, ALGORITHMS) or f"; known: {', '.join(algorithm_ids())}"
+        raise ConfigError(f"{place}unknown algorithm {algo!r}{hint}") from None
+
+
+def load(algo: str) -> Any:
+    """The algorithm's class; this imports torch."""
+    info = algorithm_info(algo)
+    return getattr(importlib.import_module(f"rl_training.algorithms.{info.module}"), info.name)

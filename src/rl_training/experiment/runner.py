@@ -1,0 +1,94 @@
+"""Starting and resuming runs that live in run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rl_training.experiment.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config_loader import ResolvedConfig
+from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
+from rl_training.experiment.session import TrainingSession, TrainResult
+from rl_training.experiment.snapshot import config_of
+from rl_training.runtime.callbacks import Callback
+from rl_training.utils.errors import UserError
+
+
+def start_run(source: TrainConfig | ResolvedConfig, callbacks: Sequence[Callback] = ()) -> TrainResult:
+    """A new run from its beginning, in a run directory of its own."""
+    config, _ = complete_config(source)
+    return _run(config, None, (), None, callbacks, source)
+
+
+def resume_run(path: str | Path, *, total_timesteps: int | None = None, device: str | None = None) -> TrainResult:
+    """Continues a run.
+
+    A run folder, or its newest checkpoint, continues in place; an older checkpoint, or a saved agent, continues in a new run
+    directory, because the run it came from went on differently.
+    """
+    run_dir, checkpoint, notes = _find_checkpoint(Path(path))
+    if "runtime" not in checkpoint.groups:
+        raise UserError(f"{checkpoint.path} holds a policy but no training state, so there is nothing to resume.")
+    config = config_of(checkpoint)
+    if run_dir is None:
+        notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
+    if total_timesteps is not None:
+        config = replace(config, total_timesteps=total_timesteps)
+    if device is not None:
+        config = replace(config, device=device)
+    return _run(config, run_dir, notes, checkpoint, (), config)
+
+
+def _run(
+    config: TrainConfig,
+    run_dir: Path | None,
+    notes: Sequence[str],
+    checkpoint: Checkpoint | None,
+    callbacks: Sequence[Callback],
+    source: TrainConfig | ResolvedConfig,
+) -> TrainResult:
+    config, hyperparams = complete_config(source)
+    device = select_device(config.device)
+    env_source = EnvSource()
+    envs = env_source.training_envs(config)
+    try:
+        algorithm = build_algorithm(
+            config, hyperparams, envs.single_observation_space, envs.single_action_space, device
+        )
+        # Only now, when the config has proved to be runnable, is anything written.
+        if run_dir is None:
+            run_dir = make_run_dir(config)
+        else:
+            write_atomically(run_dir / CONFIG, config.to_yaml())
+        session = TrainingSession(config, algorithm, envs, env_source, run_dir=run_dir, callbacks=callbacks)
+        if checkpoint is not None:
+            session.resume(checkpoint, notes)
+        return session.train()
+    finally:
+        envs.close()
+
+
+def _find_checkpoint(path: Path) -> tuple[Path | None, Checkpoint, list[str]]:
+    """(run to continue in place or None, checkpoint, what was skipped)."""
+    run_dir = _run_of(path)
+    if run_dir is not None and (path == run_dir or path.name in (CHECKPOINTS, "latest")):
+        checkpoint, notes = CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_latest()
+        return run_dir, checkpoint, notes
+    folder = resolve_checkpoint(path)
+    checkpoint = read_checkpoint(folder)
+    if run_dir is not None:
+        store = CheckpointStore(run_dir / CHECKPOINTS, keep=1)
+        if folder.resolve() == store.path(store.steps()[-1]).resolve():
+            return run_dir, checkpoint, []
+    return None, checkpoint, []
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run directory that `path` is or lies in."""
+    for candidate in (path, path.parent, path.parent.parent):
+        if (candidate / METADATA).is_file() and (candidate / CHECKPOINTS).is_dir():
+            return candidate
+    return None

@@ -1,0 +1,223 @@
+"""One training run from start, or from a checkpoint, to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.experiment.build import EnvSource, build_trainer
+from rl_training.experiment.checkpoint import Checkpoint as SavedCheckpoint
+from rl_training.experiment.checkpoint import CheckpointStore, write_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.console import make_console
+from rl_training.experiment.logging import MetricReader, RunLogger
+from rl_training.experiment.metadata import RunMetadata
+from rl_training.experiment.run_dir import CHECKPOINTS, CRASH
+from rl_training.experiment.signals import stop_on_signals
+from rl_training.experiment.snapshot import Spaces, restore, take_snapshot
+from rl_training.runtime.callbacks import (
+    Callback,
+    Checkpoint,
+    Evaluate,
+    StopOnNoImprovement,
+    StopOnReward,
+    StopOnTime,
+)
+from rl_training.runtime.evaluator import EvaluationResult, Evaluator
+from rl_training.utils.errors import AxiomError, NonFiniteError
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a call to train ended."""
+
+    metrics: dict[str, float]
+    """The newest numbers; `global_step` is always there."""
+    evaluation: EvaluationResult | None
+    """The last evaluation, if any."""
+    stop_reason: str | None
+    """Why it ended before `total_timesteps`; None if it did not."""
+    exit_code: int
+    """0, or 130 / 143 after a signal."""
+    resume_grade: str | None
+    """`exact` or `episode-boundary` for a resumed run."""
+    run_dir: Path | None = None
+    checkpoint_path: Path | None = None
+    """The newest checkpoint."""
+    best_checkpoint_path: Path | None = None
+    notes: tuple[str, ...] = field(default=())
+    """What had to be said while resuming, e.g. a damaged checkpoint that was skipped."""
+
+
+class TrainingSession:
+    """The parts of one run, wired together. Without a run directory it trains in memory and writes nothing."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        algorithm: Algorithm[Any, Any],
+        envs: VectorEnv[Any, Any, Any],
+        env_source: EnvSource,
+        *,
+        run_dir: Path | None = None,
+        callbacks: Sequence[Callback] = (),
+    ):
+        self.config, self.algorithm, self.run_dir = config, algorithm, run_dir
+        self.spaces = Spaces(envs.single_observation_space, envs.single_action_space)
+        self.envs = envs
+        self.metadata: RunMetadata | None = None
+        self.store: CheckpointStore | None = None
+        self.notes: list[str] = []
+        self._reader = MetricReader(config.logging.every)
+        self._user_callbacks = list(callbacks)
+        self._env_source = env_source
+        if run_dir is not None:
+            self.store = CheckpointStore(run_dir / CHECKPOINTS, config.checkpoint.keep)
+            if (run_dir / "metadata.json").exists():
+                self.metadata = RunMetadata.load(run_dir)
+            else:
+                self.metadata = RunMetadata.create(run_dir, config, str(algorithm.device))
+        self.trainer = build_trainer(config, algorithm, envs, self._callbacks())
+
+    def resume(self, checkpoint: SavedCheckpoint, notes: Sequence[str] = ()) -> None:
+        """Continues from a checkpoint; the lineage says from which, and how exactly the environments came back."""
+        restore(checkpoint, self.algorithm, self.trainer)
+        self.notes = list(notes)
+        if self.resume_grade != "exact":
+            self.notes.append(
+                "the environments could not be brought back exactly, so fresh episodes were started (grade episode-boundary)"
+            )
+        if self.metadata is not None:
+            self.metadata.add_resume(
+                checkpoint.path.name, self.trainer.global_step, self.resume_grade or "unknown", self.notes
+            )
+
+    def extend(self, config: TrainConfig, callbacks: Sequence[Callback]) -> None:
+        """Prepares a further call of `train`, up to the new config's `total_timesteps`."""
+        self.config = config
+        self.trainer.extend(config.total_timesteps, callbacks)
+
+    @property
+    def resume_grade(self) -> str | None:
+        return self.trainer.resume_grade
+
+    def train(self) -> TrainResult:
+        """Runs the training loop with signals, threads and failures taken care of."""
+        with _torch_threads(self.config.num_threads), stop_on_signals(self._interrupt) as received:
+            try:
+                self.trainer.train()
+            except NonFiniteError as error:
+                self._save_crash(error)
+                raise
+            except AxiomError as error:
+                self._record_end("failed", str(error))
+                raise
+            except KeyboardInterrupt:
+                self._record_end("interrupted", "stopped at once by a second signal")
+                raise
+            except BaseException as error:
+                self._record_end("failed", repr(error))
+                raise
+        self._record_end("interrupted" if received.number else "completed", self.trainer.stop_reason)
+        return self._result(received.exit_code)
+
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(groups, info) of the whole state, for a checkpoint."""
+        return take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+
+    def _callbacks(self) -> list[Callback]:
+        """In the order in which they must run: what changes state comes before the checkpoint that saves it."""
+        config, callbacks = self.config, list[Callback]()
+        if config.evaluation.every > 0:
+            evaluator = Evaluator(
+                self._env_source.evaluation_envs(config),
+                num_envs=config.evaluation.num_envs,
+                seed=config.seed,
+                device=self.algorithm.device,
+            )
+            callbacks.append(
+                Evaluate(
+                    evaluator,
+                    self.algorithm.policy,
+                    every=config.evaluation.every,
+                    episodes=config.evaluation.episodes,
+                    deterministic=config.evaluation.deterministic,
+                )
+            )
+        if config.stopping.reward is not None:
+            callbacks.append(StopOnReward(config.stopping.reward))
+        if config.stopping.patience is not None:
+            callbacks.append(StopOnNoImprovement(config.stopping.patience))
+        if config.stopping.max_seconds is not None:
+            callbacks.append(StopOnTime(config.stopping.max_seconds))
+        callbacks += [*self._user_callbacks, self._reader]
+        if self.run_dir is not None and self.metadata is not None:
+            callbacks.append(RunLogger(self.run_dir, self.metadata, tensorboard=config.logging.tensorboard))
+        callbacks.append(make_console(config))
+        if self.store is not None:
+            callbacks.append(Checkpoint(self._save, every=config.checkpoint.every))
+        return callbacks
+
+    def _save(self, step: int, best: bool) -> None:
+        assert self.store is not None and self.metadata is not None
+        groups, info = self.snapshot()
+        path = self.store.save(step, groups, info, best=best)
+        if best:
+            self.metadata.values["best_checkpoint"] = f"{CHECKPOINTS}/{path.name}"
+        self.metadata.update(latest_metrics=self._latest_metrics())
+
+    def _save_crash(self, error: NonFiniteError) -> None:
+        """Keeps the state for inspection, apart from the checkpoints that a resume may use."""
+        if self.run_dir is not None:
+            groups, info = self.snapshot()
+            with suppress(AxiomError):
+                write_checkpoint(self.run_dir / CRASH, groups, {**info, "error": str(error)})
+        self._record_end("failed", str(error))
+
+    def _interrupt(self, name: str) -> None:
+        self.trainer.stop(f"stopped by {name}", interrupted=True)
+
+    def _record_end(self, status: str, reason: str | None) -> None:
+        if self.metadata is not None:
+            with suppress(OSError):  # a full disk must not hide the error that matters
+                self.metadata.update(status=status, stop_reason=reason, latest_metrics=self._latest_metrics())
+
+    def _latest_metrics(self) -> dict[str, Any]:
+        metrics: dict[str, Any] = {**self._reader.latest, "global_step": self.trainer.global_step}
+        if self.trainer.last_evaluation is not None:
+            metrics["evaluation/mean_return"] = self.trainer.last_evaluation.mean
+        return metrics
+
+    def _result(self, exit_code: int) -> TrainResult:
+        steps = self.store.steps() if self.store is not None else []
+        latest = self.store.path(steps[-1]) if self.store is not None and steps else None
+        best = self.metadata.values.get("best_checkpoint") if self.metadata is not None else None
+        return TrainResult(
+            metrics=self._latest_metrics(),
+            evaluation=self.trainer.last_evaluation,
+            stop_reason=self.trainer.stop_reason,
+            exit_code=exit_code,
+            resume_grade=self.resume_grade,
+            run_dir=self.run_dir,
+            checkpoint_path=latest,
+            best_checkpoint_path=self.run_dir / best if self.run_dir is not None and best else None,
+            notes=tuple(self.notes),
+        )
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """A fixed number of threads, because the order of a parallel sum, and so its last bit, depends on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: once, finish the iteration and save; twice, leave now."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class ReceivedSignal:
+    """The first stop signal of a run, if any."""
+
+    number: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.number is None else 128 + self.number
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[str], None]) -> Iterator[ReceivedSignal]:
+    """Calls `stop(name)` on the first SIGINT or SIGTERM; the second raises KeyboardInterrupt at once.
+
+    Only the main thread can receive signals; elsewhere this does nothing.
+    """
+    received = ReceivedSignal()
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if received.number is not None:
+            raise KeyboardInterrupt
+        received.number = number
+        stop(signal.Signals(number).name)
+
+    previous: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

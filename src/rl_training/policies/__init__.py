@@ -1,0 +1,1 @@
+"""Networks, distributions and normalisers: from observations to actions and values."""

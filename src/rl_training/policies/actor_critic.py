@@ -1,0 +1,155 @@
+"""The policy of the on-policy algorithms: an action distribution and a state value from one observation."""
+
+import math
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_training.policies.config import PolicyConfig
+from rl_training.policies.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagGaussian,
+    Distribution,
+    MultiCategorical,
+    SquashedGaussian,
+)
+from rl_training.policies.encoders import FlattenEncoder, Observation
+from rl_training.policies.networks import mlp, orthogonal_init_
+from rl_training.policies.normalization import ObservationNormalizer, RewardScaler
+from rl_training.utils.errors import ConfigError, SpaceError
+
+
+def check_action_space(space: spaces.Space) -> None:
+    """Raise SpaceError, with a way out, unless a policy can act in this space."""
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        if math.prod(space.shape) == 0:
+            raise SpaceError(f"The action space has the shape {space.shape}: there is nothing to decide.")
+        return
+    if isinstance(space, spaces.Discrete):
+        return
+    kind = type(space).__name__
+    hint = "Convert it with a wrapper"
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        hint = (
+            "Put its entries into one space: discrete ones into a MultiDiscrete, continuous ones into a Box, "
+            "and split them again in a wrapper"
+        )
+    raise SpaceError(
+        f"The action space is a {kind}, which is not supported. {hint}.\n"
+        "Supported: Discrete, MultiDiscrete, MultiBinary, Box.\n"
+        "Example: gymnasium.wrappers.TransformAction(env, function, new_space)."
+    )
+
+
+class ActionHead(nn.Module):
+    """Features (B, in_features) -> a distribution over actions in policy form.
+
+    Box actions have a log standard deviation that does not depend on the state. Actions are flattened.
+    """
+
+    log_std: nn.Parameter | None
+
+    def __init__(self, in_features: int, action_space: spaces.Space, *, log_std_init: float, squash: bool) -> None:
+        super().__init__()
+        check_action_space(action_space)
+        if squash and not isinstance(action_space, spaces.Box):
+            raise ConfigError(
+                f"squash is for Box actions, but the action space is a {type(action_space).__name__}. "
+                "Set policy.squash to false."
+            )
+        self._squash = squash
+        self._nvec: tuple[int, ...] | None = None
+        self._categorical = isinstance(action_space, spaces.Discrete)
+        self.log_std = None
+        if isinstance(action_space, spaces.Discrete):
+            size = int(action_space.n)
+        elif isinstance(action_space, spaces.MultiDiscrete):
+            self._nvec = tuple(int(n) for n in action_space.nvec.ravel())
+            size = sum(self._nvec)
+        else:
+            assert action_space.shape is not None
+            size = math.prod(action_space.shape)
+        if isinstance(action_space, spaces.Box):
+            self.log_std = nn.Parameter(torch.full((size,), float(log_std_init)))
+        self.linear = nn.Linear(in_features, size)
+
+    def forward(self, features: Tensor) -> Distribution:
+        """Return the distribution of a batch of actions."""
+        outputs = self.linear(features)
+        if self._categorical:
+            return Categorical(outputs)
+        if self._nvec is not None:
+            return MultiCategorical(outputs, self._nvec)
+        if self.log_std is None:
+            return Bernoulli(outputs)
+        if self._squash:
+            return SquashedGaussian(outputs, self.log_std)
+        return DiagGaussian(outputs, self.log_std)
+
+
+class ActorCritic(nn.Module):
+    """Policy and state-value function, with one shared body or two separate ones.
+
+    Observations enter raw: the normaliser, if there is one, is part of the policy and saved with its weights.
+    """
+
+    observation_normalizer: ObservationNormalizer | None
+    reward_scaler: RewardScaler | None
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        config: PolicyConfig,
+        *,
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
+    ) -> None:
+        super().__init__()
+        normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
+        self.observation_normalizer = normalizer
+        self.reward_scaler = RewardScaler() if normalize_rewards else None
+        self.encoder = FlattenEncoder(observation_space)
+        inputs, hidden = self.encoder.features, config.hidden_sizes
+        width = hidden[-1] if hidden else inputs
+        self.actor_body = mlp(inputs, hidden, None, config.activation)
+        # None, not a second name for the same module: that would put every weight into the state dict twice.
+        self.critic_body = None if config.shared else mlp(inputs, hidden, None, config.activation)
+        self.action_head = ActionHead(width, action_space, log_std_init=config.log_std_init, squash=config.squash)
+        self.value_head = nn.Linear(width, 1)
+        if config.orthogonal_init:
+            orthogonal_init_(self.actor_body, math.sqrt(2.0))
+            if self.critic_body is not None:
+                orthogonal_init_(self.critic_body, math.sqrt(2.0))
+            # A nearly uniform first policy, whatever the observations (arXiv 2006.05990).
+            orthogonal_init_(self.action_head, 0.01)
+            orthogonal_init_(self.value_head, 1.0)
+
+    def distribution(self, obs: Observation) -> Distribution:
+        """Return the action distribution of a batch of raw observations."""
+        return self.action_head(self.actor_body(self._encode(obs)))
+
+    def value(self, obs: Observation) -> Tensor:
+        """Return the state values (B,) of a batch of raw observations."""
+        body = self.actor_body if self.critic_body is None else self.critic_body
+        return self.value_head(body(self._encode(obs))).squeeze(-1)
+
+    def forward(self, obs: Observation) -> tuple[Distribution, Tensor]:
+        """Return distribution and values (B,); encoder and a shared body run once."""
+        encoded = self._encode(obs)
+        features = self.actor_body(encoded)
+        value_features = features if self.critic_body is None else self.critic_body(encoded)
+        return self.action_head(features), self.value_head(value_features).squeeze(-1)
+
+    @torch.no_grad()
+    def act(self, obs: Observation, *, generator: torch.Generator | None = None, deterministic: bool = False) -> Tensor:
+        """Return actions in policy form, without gradient: a sample, or the mode when deterministic."""
+        distribution = self.distribution(obs)
+        return distribution.mode() if deterministic else distribution.sample(generator)
+
+    def _encode(self, obs: Observation) -> Tensor:
+        if self.observation_normalizer is not None:
+            obs = self.observation_normalizer(obs)
+        return self.encoder(obs)

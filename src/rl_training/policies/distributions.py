@@ -1,0 +1,226 @@
+"""Action distributions: sampling with an explicit generator, log-probabilities, entropies.
+
+Written with plain tensor operations rather than `torch.distributions`, whose argument checks and lazy
+properties cost more than the mathematics at the batch sizes of a rollout. Objects are immutable: build a new
+one for new parameters.
+
+Shapes: B stands for any leading batch shape, d for action dimensions, n for the number of choices.
+A generator must live on the device of the parameters; None means torch's global one.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_LOG_2 = math.log(2.0)
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+# With 32 nodes the squashed entropy is exact to 1e-7 per dimension for std <= 1, to 2e-4 for std 2.
+_QUADRATURE_NODES = 32
+
+
+class Distribution(ABC):
+    """A batch of action distributions, one per leading index of the parameters."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw one action per batch element, in policy form and without gradient."""
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """Return the action that a deterministic policy takes, in policy form."""
+
+    @abstractmethod
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-probability (or log-density) of each whole action, (B,)."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """Return the entropy of each whole action, (B,)."""
+
+
+class Categorical(Distribution):
+    """One choice out of n. Actions: (B,) int64 counted from 0.
+
+    Rule a choice out with a very negative finite logit; with -inf the entropy would be NaN.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        """Build from unnormalised logits (B, n)."""
+        self.log_probs: Final = F.log_softmax(logits, dim=-1)
+        """Normalised log-probabilities of all choices, (B, n)."""
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities of all choices, (B, n)."""
+        return self.log_probs.exp()
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        # argmax(p / e) with e ~ Exponential(1) is i with probability p_i; in logarithms no p_i underflows.
+        with torch.no_grad():
+            noise = torch.empty_like(self.log_probs).exponential_(generator=generator)
+            # Exactly 0 may be drawn, and its -log would win against any probability, even 0.
+            noise.clamp_(min=torch.finfo(noise.dtype).tiny)
+            return (self.log_probs - noise.log_()).argmax(dim=-1)
+
+    def mode(self) -> Tensor:
+        return self.log_probs.argmax(dim=-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self.log_probs.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
+
+
+class MultiCategorical(Distribution):
+    """k independent choices, the i-th out of nvec[i]. Actions: (B, k) int64 counted from 0."""
+
+    def __init__(self, logits: Tensor, nvec: Sequence[int]) -> None:
+        """Build from the concatenated unnormalised logits (B, sum(nvec))."""
+        most = max(nvec)
+        if min(nvec) == most:
+            padded = logits.unflatten(-1, (len(nvec), most))
+        else:
+            # A finite filler: its probability is 0 like that of -inf, but 0 * filler is 0 and not NaN.
+            filler = torch.finfo(logits.dtype).min
+            parts = logits.split(list(nvec), dim=-1)
+            padded = torch.stack([F.pad(part, (0, most - part.shape[-1]), value=filler) for part in parts], dim=-2)
+        self.choices: Final = Categorical(padded)
+        """All choices as one batch (B, k), padded to the largest number of options."""
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        return self.choices.sample(generator)
+
+    def mode(self) -> Tensor:
+        return self.choices.mode()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return self.choices.log_prob(action).sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        return self.choices.entropy().sum(dim=-1)
+
+
+class Bernoulli(Distribution):
+    """d independent yes/no choices. Actions: (B, d) float, 0 or 1. A tie has mode 0."""
+
+    def __init__(self, logits: Tensor) -> None:
+        """Build from the log-odds of a 1, (B, d)."""
+        self.logits: Final = logits
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        with torch.no_grad():
+            probs = self.logits.sigmoid()
+            uniform = torch.rand(probs.shape, generator=generator, dtype=probs.dtype, device=probs.device)
+            return (uniform < probs).to(probs.dtype)
+
+    def mode(self) -> Tensor:
+        return (self.logits > 0).to(self.logits.dtype)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        target = action.to(self.logits.dtype)
+        return -F.binary_cross_entropy_with_logits(self.logits, target, reduction="none").sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        # Entropy is even in the logit; written for the positive one, neither term cancels the other.
+        size = self.logits.abs()
+        return (F.softplus(-size) + size * torch.sigmoid(-size)).sum(dim=-1)
+
+
+class DiagGaussian(Distribution):
+    """Independent normal distributions. Actions: (B, d) float, unbounded."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """Build from mean (B, d) and log standard deviation (d,) or (B, d)."""
+        self.mean: Final = mean
+        self.log_std: Final = log_std
+
+    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions (B, d) that carry the gradient to mean and log_std."""
+        mean = self.mean
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + self.log_std.exp() * noise
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        with torch.no_grad():
+            return self.rsample(generator)
+
+    def mode(self) -> Tensor:
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        z = (action - self.mean) * torch.exp(-self.log_std)
+        return (-0.5 * z.square() - self.log_std - _HALF_LOG_2PI).sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_std.expand_as(self.mean) + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
+
+
+class SquashedGaussian(Distribution):
+    """tanh of independent normal variables. Actions: (B, d) float in [-1, 1].
+
+    The mode is taken as tanh(mean), the median of each dimension, as SAC does (arXiv 1812.05905): the true
+    mode of the density may sit on a bound.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """Build from mean (B, d) and log standard deviation (d,) or (B, d) before the tanh."""
+        self.gaussian: Final = DiagGaussian(mean, log_std)
+
+    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw actions (B, d) that carry the gradient to mean and log_std."""
+        return self.gaussian.rsample(generator).tanh()
+
+    def rsample_with_log_prob(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Draw actions (B, d) with their log-densities (B,), exact also where the tanh saturates."""
+        u = self.gaussian.rsample(generator)
+        return u.tanh(), self.gaussian.log_prob(u) - _tanh_log_det(u).sum(dim=-1)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        with torch.no_grad():
+            return self.rsample(generator)
+
+    def mode(self) -> Tensor:
+        return self.gaussian.mean.tanh()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-density (B,). Actions on a bound count as the nearest ones with a finite density."""
+        limit = 1.0 - torch.finfo(action.dtype).eps
+        u = torch.atanh(action.clamp(-limit, limit))
+        return self.gaussian.log_prob(u) - _tanh_log_det(u).sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        """Return H(u) + E[log tanh'(u)] per action, (B,), the expectation by Gauss-Hermite quadrature.
+
+        Deterministic and differentiable. A dimension's error stays below 2e-4 up to a std of 2.
+        """
+        mean, log_std = self.gaussian.mean, self.gaussian.log_std
+        nodes, weights = (table.to(mean) for table in _quadrature())
+        u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
+        return self.gaussian.entropy() + (_tanh_log_det(u) @ weights).sum(dim=-1)
+
+
+def _tanh_log_det(u: Tensor) -> Tensor:
+    """Return log(1 - tanh(u)^2) elementwise, without ever forming 1 - tanh(u)^2, which rounds to 0."""
+    return 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _quadrature() -> tuple[Tensor, Tensor]:
+    """Return what `_gauss_hermite` does, as constants for torch.compile, which cannot trace NumPy."""
+    return _gauss_hermite()
+
+
+@cache
+def _gauss_hermite() -> tuple[Tensor, Tensor]:
+    """Return nodes z and weights w (float64) with E[f(Z)] ≈ Σ w f(z) for a standard normal Z."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
+    with torch.inference_mode(False):  # a first call in inference mode must not spoil later gradients
+        return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())

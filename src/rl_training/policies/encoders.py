@@ -1,0 +1,122 @@
+"""From raw observations to the flat float features that networks read.
+
+An encoder is a module with the attribute `features: int` whose forward turns a batch of observations into
+(B, features) float32; policies know nothing else about it.
+
+Raw observations: a tensor (B, *shape), or for a Dict space one such tensor per key. Discrete: (B,) int64.
+"""
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_training.utils.errors import SpaceError
+
+Observation: TypeAlias = Tensor | dict[str, Tensor]
+
+_SUPPORTED = "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of those."
+
+
+def check_observation_space(space: spaces.Space) -> None:
+    """Raise SpaceError, with a way out, unless observations of this space can be encoded."""
+    if not isinstance(space, spaces.Dict):
+        _check_leaf(space, "The observation space")
+        return
+    if len(space.spaces) == 0:
+        raise SpaceError(
+            f"The observation space is a Dict without entries: there is nothing to learn from. {_SUPPORTED}"
+        )
+    for key, entry in space.spaces.items():
+        _check_leaf(entry, f"Entry {key!r} of the observation space")
+
+
+def _check_leaf(space: spaces.Space, where: str) -> None:
+    advice = {
+        spaces.Dict: "Flatten the nested Dict, for example into keys like 'arm/position'.",
+        spaces.Tuple: "Turn the Tuple into a Dict with one named key per entry.",
+        spaces.Text: "Encode the text as numbers, for example as a MultiDiscrete of character codes.",
+        spaces.Sequence: "Pad the sequence to a fixed length and give it as a Box.",
+        spaces.Graph: "Give the graph as Box entries of fixed size, for example node features and adjacency.",
+        spaces.OneOf: "Give a Dict with one key per alternative and one that says which is used.",
+    }
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+        if math.prod(space.shape) == 0:
+            raise SpaceError(f"{where} has the shape {space.shape}, which holds no values. Remove it from the env.")
+        return
+    if isinstance(space, spaces.Discrete):
+        return
+    hint = next((text for kind, text in advice.items() if isinstance(space, kind)), "Convert it with a wrapper.")
+    example = "Example: gymnasium.wrappers.TransformObservation(env, function, new_space)."
+    raise SpaceError(f"{where} is a {type(space).__name__}, which is not supported. {hint}\n{_SUPPORTED}\n{example}")
+
+
+class FlattenEncoder(nn.Module):
+    """Any supported observation as one vector.
+
+    Box: flattened (uint8 divided by 255). Discrete: one-hot. MultiDiscrete: one-hots side by side.
+    MultiBinary: 0 and 1. Dict: its entries side by side in the order of the space's keys.
+    """
+
+    features: int
+    """Length of the vector."""
+
+    def __init__(self, observation_space: spaces.Space) -> None:
+        super().__init__()
+        check_observation_space(observation_space)
+        entries = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
+        encoders = [_leaf_encoder(entry) for entry in entries.values()]
+        self._keys = tuple(entries)
+        # A list: keys of a Dict space may hold dots or be named like a method, which ModuleDict refuses.
+        self._encoders = nn.ModuleList(encoders)
+        self.features = sum(encoder.features for encoder in encoders)
+
+    def forward(self, obs: Observation) -> Tensor:
+        """Encode raw observations into (B, features) float32."""
+        if isinstance(obs, Tensor):
+            return self._encoders[0](obs)
+        return torch.cat([encoder(obs[key]) for key, encoder in zip(self._keys, self._encoders)], dim=-1)
+
+
+class _Flat(nn.Module):
+    """(B, *shape) numbers -> (B, features), times a constant scale."""
+
+    def __init__(self, features: int, scale: float) -> None:
+        super().__init__()
+        self.features = features
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(x.shape[0], self.features).to(torch.float32)
+        return flat if self.scale == 1.0 else flat * self.scale
+
+
+class _OneHots(nn.Module):
+    """(B, *shape) integers, the i-th in [start[i], start[i] + nvec[i]) -> (B, sum(nvec)) zeros and ones."""
+
+    offsets: Tensor
+
+    def __init__(self, nvec: np.ndarray, start: np.ndarray) -> None:
+        super().__init__()
+        self.features = int(nvec.sum())
+        # The column of value v in dimension i is v - start[i] + (columns of the dimensions before i).
+        columns = np.cumsum(nvec) - nvec - start
+        self.register_buffer("offsets", torch.as_tensor(columns, dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = x.reshape(x.shape[0], -1).long() + self.offsets
+        zeros = torch.zeros(x.shape[0], self.features, device=x.device)
+        return zeros.scatter_(1, columns, 1.0)
+
+
+def _leaf_encoder(space: spaces.Space) -> _Flat | _OneHots:
+    if isinstance(space, spaces.Discrete):
+        return _OneHots(np.array([space.n], np.int64), np.array([space.start], np.int64))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _OneHots(space.nvec.ravel().astype(np.int64), space.start.ravel().astype(np.int64))
+    assert isinstance(space, spaces.Box | spaces.MultiBinary)
+    is_image = isinstance(space, spaces.Box) and space.dtype == np.uint8
+    return _Flat(math.prod(space.shape), 1.0 / 255.0 if is_image else 1.0)

@@ -1,0 +1,160 @@
+"""The collector asks the policy, steps the environments, writes the buffer and keeps episode statistics. It knows no loss."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
+from rl_training.envs.contract import EnvStepper, StepRecord
+from rl_training.runtime.throughput import StageTimer
+from rl_training.utils.seeding import derive_seed
+from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
+
+
+class ActingPolicy(Protocol):
+    """What acting needs of a policy."""
+
+    def act(self, obs: Any, *, generator: torch.Generator | None = None, deterministic: bool = False) -> Tensor: ...
+
+
+def obs_to_torch(obs: Observation, device: torch.device) -> ObsTensor:
+    """A batch of observations from the environments as tensors on the device."""
+    kept = stored_obs(obs)
+    if isinstance(kept, dict):
+        return {key: torch.from_numpy(value).to(device) for key, value in kept.items()}
+    return torch.from_numpy(kept).to(device)
+
+
+class EpisodeStatistics:
+    """Returns and lengths of running and finished episodes; only valid steps count."""
+
+    WINDOW = 100
+
+    def __init__(self, num_envs: int):
+        self.running_returns = np.zeros(num_envs)
+        self.running_lengths = np.zeros(num_envs, dtype=np.int64)
+        self.returns: deque[float] = deque(maxlen=self.WINDOW)
+        self.lengths: deque[int] = deque(maxlen=self.WINDOW)
+        self.episodes = 0
+
+    def add(self, record: StepRecord) -> None:
+        self.running_returns += record.rewards * record.valid
+        self.running_lengths += record.valid
+        ended = record.terminated | record.truncated
+        if ended.any():
+            self.returns.extend(self.running_returns[ended].tolist())
+            self.lengths.extend(self.running_lengths[ended].tolist())
+            self.episodes += int(ended.sum())
+            self.running_returns[ended] = 0.0
+            self.running_lengths[ended] = 0
+
+    def summary(self) -> dict[str, float]:
+        """Means over the last episodes; empty before the first one ends."""
+        if not self.returns:
+            return {"episodes": float(self.episodes)}
+        return {
+            "episode_return": float(np.mean(self.returns)),
+            "episode_length": float(np.mean(self.lengths)),
+            "episodes": float(self.episodes),
+        }
+
+    def forget_running(self) -> None:
+        """For a resume that had to start fresh episodes."""
+        self.running_returns[:] = 0.0
+        self.running_lengths[:] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "running_returns": self.running_returns.copy(),
+            "running_lengths": self.running_lengths.copy(),
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "episodes": self.episodes,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.running_returns = np.array(state["running_returns"])
+        self.running_lengths = np.array(state["running_lengths"])
+        self.returns = deque(state["returns"], maxlen=self.WINDOW)
+        self.lengths = deque(state["lengths"], maxlen=self.WINDOW)
+        self.episodes = state["episodes"]
+
+
+class RolloutCollector:
+    """Fills a RolloutBuffer with the current policy's steps, its random stream and environments carried from call to call."""
+
+    def __init__(
+        self,
+        stepper: EnvStepper,
+        policy: ActingPolicy,
+        buffer: RolloutBuffer,
+        *,
+        seed: int,
+        device: torch.device,
+        timer: StageTimer,
+    ):
+        self.stepper, self.policy, self.buffer, self.device, self.timer = (
+            stepper,
+            policy,
+            buffer,
+            device,
+            timer,
+        )
+        self.seed = seed
+        self.adapter = ActionAdapter(stepper.envs.single_action_space)
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, "actions"))
+        self.statistics = EpisodeStatistics(stepper.num_envs)
+
+    def reset(self) -> None:
+        self.stepper.reset(derive_seed(self.seed, "training envs"))
+
+    def collect(self) -> tuple[RolloutBuffer, int]:
+        """Runs `buffer.num_steps` steps in every environment; returns the buffer and the number of valid steps."""
+        buffer, timer, clock = self.buffer, self.timer, time.perf_counter
+        buffer.clear()
+        valid_steps = 0
+        obs = obs_to_torch(self.stepper.obs, self.device)
+        while not buffer.full:
+            begin = clock()
+            actions = self.policy.act(obs, generator=self.generator)
+            env_actions = self.adapter.to_env(actions.cpu().numpy())
+            acted = clock()
+            record = self.stepper.step(env_actions)
+            stepped = clock()
+            self.statistics.add(record)
+            valid_steps += int(record.valid.sum())
+            buffer.add(
+                obs=obs,
+                actions=actions,
+                rewards=torch.from_numpy(record.rewards),
+                terminated=torch.from_numpy(record.terminated),
+                truncated=torch.from_numpy(record.truncated),
+                valid=torch.from_numpy(record.valid),
+                next_obs=obs_to_torch(record.next_obs, torch.device("cpu")) if record.truncated.any() else obs,
+            )
+            obs = obs_to_torch(self.stepper.obs, self.device)
+            timer.add("inference", acted - begin)
+            timer.add("env", stepped - acted)
+            timer.add("buffer", clock() - stepped)
+        buffer.last_obs = obs
+        return buffer, valid_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "envs": self.stepper.state_dict(),
+            "generator": self.generator.get_state(),
+            "statistics": self.statistics.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], resume_count: int = 0) -> None:
+        self.generator.set_state(state["generator"])
+        self.statistics.load_state_dict(state["statistics"])
+        self.stepper.load_state_dict(state["envs"], derive_seed(self.seed, "training envs", "resume", resume_count))
+        if self.stepper.resume_grade != "exact":
+            self.statistics.forget_running()

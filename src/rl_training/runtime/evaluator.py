@@ -1,0 +1,126 @@
+"""Evaluation in environments of its own, which never touches training's environments, normalisers or randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import nn
+
+from rl_training.envs.contract import EnvStepper
+from rl_training.runtime.collector import obs_to_torch
+from rl_training.utils.seeding import derive_seed, preserved_global_rng
+from rl_training.utils.spaces import ActionAdapter
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Undiscounted returns of complete episodes."""
+
+    mean: float
+    std: float
+    ci_low: float
+    """Lower end of the 95 % bootstrap interval of the mean."""
+    ci_high: float
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    deterministic: bool
+
+    @classmethod
+    def from_episodes(cls, returns: list[float], lengths: list[int], deterministic: bool) -> EvaluationResult:
+        values = np.array(returns, dtype=np.float64)
+        low, high = bootstrap_interval(values)
+        return cls(
+            float(values.mean()),
+            float(values.std()),
+            low,
+            high,
+            tuple(returns),
+            tuple(lengths),
+            deterministic,
+        )
+
+    @property
+    def episodes(self) -> int:
+        return len(self.returns)
+
+    @property
+    def mean_length(self) -> float:
+        return float(np.mean(self.lengths))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "episodes": self.episodes, "mean_length": self.mean_length}
+
+
+def bootstrap_interval(values: np.ndarray[Any, Any], resamples: int = 2000) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean, with a fixed generator so that it repeats."""
+    generator = np.random.default_rng(0)
+    means = values[generator.integers(len(values), size=(resamples, len(values)))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+class Evaluator:
+    """Plays complete episodes with a policy.
+
+    The number of episodes is shared out among the environments beforehand: taking whichever finish first would favour short ones.
+    """
+
+    def __init__(
+        self,
+        make_envs: Callable[[int], VectorEnv[Any, Any, Any]],
+        *,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+    ):
+        self._make_envs, self._num_envs = make_envs, num_envs
+        self.seed, self.device = seed, device
+        self._stepper: EnvStepper | None = None
+
+    def evaluate(self, policy: nn.Module, episodes: int, *, deterministic: bool, stream: int = 0) -> EvaluationResult:
+        """`stream` (the training step) selects the episodes' seeds, so the same call gives the same episodes."""
+        with preserved_global_rng():
+            was_training = policy.training
+            policy.train(False)
+            try:
+                return self._play(policy, episodes, deterministic, derive_seed(self.seed, "evaluation", stream))
+            finally:
+                policy.train(was_training)
+
+    def _play(self, policy: Any, episodes: int, deterministic: bool, seed: int) -> EvaluationResult:
+        count = min(self._num_envs, episodes)
+        if self._stepper is None or self._stepper.num_envs != count:
+            self.close()
+            self._stepper = EnvStepper(self._make_envs(count))
+        stepper = self._stepper
+        adapter = ActionAdapter(stepper.envs.single_action_space)
+        generator = torch.Generator(device=self.device).manual_seed(derive_seed(seed, "actions"))
+        quota = np.array([episodes // count + (index < episodes % count) for index in range(count)])
+        running, steps = np.zeros(count), np.zeros(count, dtype=np.int64)
+        returns: list[list[float]] = [[] for _ in range(count)]
+        lengths: list[list[int]] = [[] for _ in range(count)]
+        stepper.reset(seed)
+        while (quota > 0).any():
+            obs = obs_to_torch(stepper.obs, self.device)
+            actions = policy.act(obs, generator=generator, deterministic=deterministic)
+            record = stepper.step(adapter.to_env(actions.cpu().numpy()))
+            running += record.rewards * record.valid
+            steps += record.valid
+            for index in np.flatnonzero(record.terminated | record.truncated):
+                if quota[index] > 0:
+                    returns[index].append(float(running[index]))
+                    lengths[index].append(int(steps[index]))
+                    quota[index] -= 1
+                running[index], steps[index] = 0.0, 0
+        return EvaluationResult.from_episodes(list(chain(*returns)), list(chain(*lengths)), deterministic)
+
+    def close(self) -> None:
+        if self._stepper is not None:
+            self._stepper.close()
+            self._stepper = None

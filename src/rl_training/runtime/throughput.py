@@ -1,0 +1,63 @@
+"""Where the time goes: wall-clock seconds per stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class StageTimer:
+    """Accumulates seconds per named stage (env, inference, learn, ...) and the total since the start, resumes included."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._before = 0.0
+        self._started: float | None = None
+
+    def start(self) -> None:
+        self._started = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far, over all resumes."""
+        running = 0.0 if self._started is None else time.perf_counter() - self._started
+        return self._before + running
+
+    def add(self, stage: str, seconds: float) -> None:
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - begin)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"elapsed": self.elapsed}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self._before = state["elapsed"]
+
+
+class RateMeter:
+    """Steps per second and the share of each stage between two readings."""
+
+    def __init__(self, timer: StageTimer):
+        self._timer = timer
+        self._last: tuple[int, float, dict[str, float]] | None = None
+
+    def start(self, step: int) -> None:
+        self._last = (step, time.perf_counter(), dict(self._timer.seconds))
+
+    def read(self, step: int) -> dict[str, float]:
+        """`steps_per_second`, and `<stage>_share` in [0, 1] for each stage, since the last reading."""
+        now, current = time.perf_counter(), dict(self._timer.seconds)
+        assert self._last is not None, "start() comes first"
+        last_step, last_time, before = self._last
+        self._last = (step, now, current)
+        span = max(now - last_time, 1e-9)
+        shares = {f"{stage}_share": (total - before.get(stage, 0.0)) / span for stage, total in current.items()}
+        return {"steps_per_second": (step - last_step) / span, **shares}

@@ -1,0 +1,173 @@
+"""The training loops. A trainer's loop reads like its description: collect, update, then let the callbacks look."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from rl_training.algorithms.base import Algorithm, Metrics
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import RolloutCollector
+from rl_training.runtime.evaluator import EvaluationResult
+from rl_training.runtime.throughput import StageTimer
+from rl_training.utils.errors import ConfigError
+from rl_training.utils.seeding import global_rng_state, set_global_rng_state
+
+
+class BaseTrainer(ABC):
+    """Owns the outer loop and the counters. Frequencies everywhere count environment steps.
+
+    Attributes:
+        global_step: valid environment steps so far.
+        previous_step: `global_step` before the current iteration.
+        metrics: the newest update's metrics, still tensors.
+        stop_reason: why the loop will end or ended; None for "all steps done".
+        interrupted: the stop came from outside (a signal): finish fast, do not evaluate again.
+    """
+
+    def __init__(self, total_timesteps: int, callbacks: Sequence[Callback], timer: StageTimer):
+        self.total_timesteps, self.timer = total_timesteps, timer
+        self.callbacks = _with_own_names(callbacks)
+        self.global_step = self.previous_step = self.iterations = self.resume_count = 0
+        self.metrics: Metrics = {}
+        self.last_evaluation: EvaluationResult | None = None
+        self.stop_reason: str | None = None
+        self.interrupted = False
+        self._started = False
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Prepares the first iteration of a run that was not resumed."""
+
+    @abstractmethod
+    def _iterate(self) -> int:
+        """Collects and updates once; returns the number of valid environment steps taken."""
+
+    @abstractmethod
+    def episode_summary(self) -> dict[str, float]:
+        """Means over the newest training episodes."""
+
+    @property
+    @abstractmethod
+    def resume_grade(self) -> str | None:
+        """How exactly the environments came back: `exact`, `episode-boundary`, or None if nothing was restored."""
+
+    @property
+    def progress(self) -> float:
+        """Share of the training collected so far, for schedules."""
+        return min(self.global_step / self.total_timesteps, 1.0)
+
+    @property
+    def complete(self) -> bool:
+        """The run ended, or may end, by its own rules and not by a signal."""
+        return not self.interrupted
+
+    def train(self) -> None:
+        """Runs until `total_timesteps` is reached (overshooting by less than one rollout) or somebody calls `stop`."""
+        self.timer.start()
+        if not self._started:
+            self._start()
+            self._started = True
+        self._notify("on_training_start")
+        while self.global_step < self.total_timesteps and self.stop_reason is None:
+            steps = self._iterate()
+            self.previous_step, self.global_step = self.global_step, self.global_step + steps
+            self.iterations += 1
+            self._notify("on_iteration_end")
+        self._notify("on_training_end")
+
+    def stop(self, reason: str, *, interrupted: bool = False) -> None:
+        """Ends training after the current iteration."""
+        self.stop_reason = self.stop_reason or reason
+        self.interrupted = self.interrupted or interrupted
+
+    def extend(self, total_timesteps: int, callbacks: Sequence[Callback]) -> None:
+        """Allows another call of `train`, up to the new total, with further callbacks run before the others."""
+        known = {id(callback) for callback in self.callbacks}
+        new = [callback for callback in callbacks if id(callback) not in known]
+        self.callbacks = _with_own_names([*new, *self.callbacks])
+        self.total_timesteps, self.stop_reason, self.interrupted = total_timesteps, None, False
+
+    def report_evaluation(self, result: EvaluationResult) -> None:
+        """Hands an evaluation to every callback."""
+        self.last_evaluation = result
+        for callback in self.callbacks:
+            callback.on_evaluation(self, result)
+
+    def report_metrics(self, metrics: dict[str, float]) -> None:
+        """Hands the newest numbers to every callback."""
+        for callback in self.callbacks:
+            callback.on_metrics(self, metrics)
+
+    def _notify(self, event: str) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "global_step": self.global_step,
+            "previous_step": self.previous_step,
+            "iterations": self.iterations,
+            "resume_count": self.resume_count,
+            "timer": self.timer.state_dict(),
+            "callbacks": {callback.key: callback.state_dict() for callback in self.callbacks},
+            "global_rng": global_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the loop. Callbacks that are new since the checkpoint start fresh; vanished ones are forgotten."""
+        self._started = True
+        self.global_step, self.previous_step = state["global_step"], state["previous_step"]
+        self.iterations, self.resume_count = state["iterations"], state["resume_count"] + 1
+        self.timer.load_state_dict(state["timer"])
+        for callback in self.callbacks:
+            if callback.key in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][callback.key])
+        set_global_rng_state(state["global_rng"])
+
+
+def _with_own_names(callbacks: Sequence[Callback]) -> list[Callback]:
+    keys = [callback.key for callback in callbacks]
+    shared = sorted({key for key in keys if keys.count(key) > 1})
+    if shared:
+        raise ConfigError(f"two callbacks share the name {shared[0]!r}: set `name` on one of them")
+    return list(callbacks)
+
+
+class OnPolicyTrainer(BaseTrainer):
+    """Collect a rollout with the current policy, learn from it, forget it."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, RolloutBuffer],
+        collector: RolloutCollector,
+        total_timesteps: int,
+        callbacks: Sequence[Callback] = (),
+    ):
+        super().__init__(total_timesteps, callbacks, collector.timer)
+        self.algorithm, self.collector = algorithm, collector
+
+    def _start(self) -> None:
+        self.collector.reset()
+
+    @property
+    def resume_grade(self) -> str | None:
+        return self.collector.stepper.resume_grade
+
+    def episode_summary(self) -> dict[str, float]:
+        return self.collector.statistics.summary()
+
+    def _iterate(self) -> int:
+        rollout, steps = self.collector.collect()
+        with self.timer.stage("learn"):
+            self.metrics = self.algorithm.update(rollout, self.progress)
+        return steps
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "collector": self.collector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.collector.load_state_dict(state["collector"], self.resume_count)

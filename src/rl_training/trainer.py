@@ -1,0 +1,29 @@
+"""Training by function call: `train(cfg)` for any algorithm, `train_ppo(cfg, ...)` for PPO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.runner import start_run
+from rl_training.experiment.session import TrainResult
+
+
+def train(cfg: TrainConfig) -> TrainResult:
+    """One run in its own run directory, from the beginning."""
+    return start_run(cfg)
+
+
+def train_ppo(
+    cfg: TrainConfig, total_timesteps: int | None = None, num_envs: int | None = None, num_steps: int | None = None
+) -> TrainResult:
+    """PPO with the config's settings; the arguments, where given, replace its numbers."""
+    hyperparams = dict(cfg.hyperparams) if num_steps is None else {**cfg.hyperparams, "num_steps": num_steps}
+    cfg = replace(
+        cfg,
+        algo="ppo",
+        hyperparams=hyperparams,
+        total_timesteps=total_timesteps or cfg.total_timesteps,
+        num_envs=num_envs or cfg.num_envs,
+    )
+    return start_run(cfg)

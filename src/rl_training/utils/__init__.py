@@ -1,0 +1,1 @@
+"""Utilities every layer may use: errors, seeding, spaces, schedules, numerics."""

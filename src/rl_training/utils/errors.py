@@ -1,0 +1,37 @@
+"""The errors users see. The command line turns each into one message and an exit code, never a traceback."""
+
+
+class AxiomError(Exception):
+    """Base of every error AxiomRL raises on purpose: a failure of ours or of the environment (exit code 1)."""
+
+    exit_code = 1
+
+
+class UserError(AxiomError):
+    """The user's mistake: the message says the cause and the way out (exit code 2)."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A config file, preset or override that is not valid."""
+
+
+class SpaceError(UserError):
+    """An observation or action space that the algorithm or the package does not support."""
+
+
+class EnvCreationError(UserError):
+    """An environment that does not exist or cannot be made."""
+
+
+class CheckpointError(AxiomError):
+    """A checkpoint that is damaged, incomplete or not ours."""
+
+
+class EnvWorkerError(AxiomError):
+    """An environment worker process died."""
+
+
+class NonFiniteError(AxiomError):
+    """A loss became NaN or infinite; nothing was applied to the weights."""

@@ -1,0 +1,156 @@
+"""Spaces at the boundary between environments and policies.
+
+Policies speak a canonical "policy form": indices that count from 0 for discrete actions, and numbers in which [-1, 1] spans the
+bounds for Box actions. `ActionAdapter` turns that into what the environment wants. Nothing here imports torch, because
+environment workers import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.utils.errors import CheckpointError, SpaceError
+
+A = TypeVar("A")
+B = TypeVar("B")
+Array = np.ndarray[Any, Any]
+Observation = Array | dict[str, Array]
+"""A batch of observations: one array, or one array per key of a Dict space."""
+
+
+def map_obs(fn: Callable[[A], B], obs: A | dict[str, A]) -> B | dict[str, B]:
+    """Applies `fn` to the array, or to the array under each key."""
+    if isinstance(obs, dict):
+        return {key: fn(value) for key, value in obs.items()}
+    return fn(obs)
+
+
+def same_observation(a: Observation, b: Observation) -> bool:
+    """Bit-for-bit equality (NaN equals NaN), the test behind the resume grade `exact`."""
+    if isinstance(a, dict) or isinstance(b, dict):
+        if not (isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys()):
+            return False
+        return all(same_observation(a[key], b[key]) for key in a)
+    a, b = np.asarray(a), np.asarray(b)
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def stored_obs(obs: Observation) -> Observation:
+    """Observations as buffers keep them: float64 becomes float32, everything else stays as it is."""
+    if isinstance(obs, dict):
+        return {key: _as_stored(value) for key, value in obs.items()}
+    return _as_stored(obs)
+
+
+def _as_stored(array: Array) -> Array:
+    array = np.asarray(array)
+    return array.astype(np.float32) if array.dtype in (np.float64, np.float16) else array
+
+
+def obs_layout(space: spaces.Space[Any]) -> tuple[Any, Any]:
+    """(shape, NumPy dtype name) of one stored observation; for Dict spaces two mappings by key."""
+    if isinstance(space, spaces.Dict):
+        layouts = {key: obs_layout(sub) for key, sub in space.spaces.items()}
+        return {k: v[0] for k, v in layouts.items()}, {k: v[1] for k, v in layouts.items()}
+    assert space.shape is not None and space.dtype is not None
+    dtype = np.dtype(space.dtype)
+    return tuple(space.shape), "float32" if dtype in (np.float64, np.float16) else dtype.name
+
+
+class ActionAdapter:
+    """Turns a batch of actions from policy form into the environment's own form.
+
+    Attributes:
+        shape: shape of one action in policy form: () for Discrete, (k,) otherwise.
+        dtype: NumPy dtype name of policy-form actions.
+    """
+
+    def __init__(self, space: spaces.Space[Any]):
+        self.space = space
+        self.shape: tuple[int, ...]
+        if isinstance(space, spaces.Discrete):
+            self.shape, self.dtype = (), "int64"
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.shape, self.dtype = (int(space.nvec.size),), "int64"
+        elif isinstance(space, spaces.MultiBinary):
+            self.shape, self.dtype = (int(np.prod(space.shape)),), "float32"
+        elif isinstance(space, spaces.Box):
+            _check_action_bounds(space)
+            self.shape, self.dtype = (int(np.prod(space.shape)),), "float32"
+            self._low = space.low.astype(np.float64).reshape(-1)
+            self._half_width = (space.high.astype(np.float64).reshape(-1) - self._low) / 2
+        else:
+            raise SpaceError(
+                f"action space {type(space).__name__} is not supported: use Discrete, MultiDiscrete, MultiBinary or Box.\n"
+                "A Dict or Tuple of actions can be flattened with a gymnasium.ActionWrapper."
+            )
+
+    def to_env(self, actions: Array) -> Array:
+        """(N, *self.shape) in policy form -> (N, *space.shape) in the environment's form and dtype."""
+        space, count = self.space, len(actions)
+        if isinstance(space, spaces.Discrete):
+            return (actions + space.start).astype(space.dtype)
+        if isinstance(space, spaces.MultiDiscrete):
+            return (actions.reshape(count, *space.shape) + space.start).astype(space.dtype)
+        if isinstance(space, spaces.MultiBinary):
+            return actions.reshape(count, *space.shape).astype(space.dtype)
+        assert isinstance(space, spaces.Box)
+        scaled = self._low + (np.clip(actions, -1.0, 1.0).astype(np.float64) + 1.0) * self._half_width
+        native = scaled.reshape(count, *space.shape).astype(space.dtype)
+        # Rounding to the space's dtype may step over a bound by one unit in the last place.
+        return np.clip(native, space.low, space.high)
+
+
+def _check_action_bounds(space: spaces.Box) -> None:
+    if not np.issubdtype(space.dtype, np.floating):
+        raise SpaceError(f"Box actions of dtype {space.dtype} are not supported: use MultiDiscrete for whole numbers.")
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise SpaceError(
+            "the Box action space has infinite bounds, so actions cannot be scaled to it.\n"
+            "Give it finite bounds, for example gymnasium.wrappers.RescaleAction(env, -1.0, 1.0) over a bounded env, "
+            "or set action_space = Box(-1, 1, shape) in the env."
+        )
+
+
+def space_name(space: spaces.Space[Any]) -> str:
+    """The name by which algorithms declare what they support, e.g. 'Discrete'."""
+    return type(space).__name__
+
+
+def space_to_tree(space: spaces.Space[Any]) -> dict[str, Any]:
+    """A space as a state tree, so that a saved policy can be rebuilt without its environment."""
+    if isinstance(space, spaces.Box):
+        return {"type": "Box", "low": space.low, "high": space.high, "dtype": np.dtype(space.dtype).name}
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"type": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "shape": [int(size) for size in space.shape]}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {key: space_to_tree(sub) for key, sub in space.spaces.items()}}
+    raise SpaceError(f"space {type(space).__name__} is not supported")
+
+
+def space_from_tree(tree: dict[str, Any]) -> spaces.Space[Any]:
+    """The inverse of `space_to_tree`; anything unexpected is a CheckpointError."""
+    try:
+        kind = tree["type"]
+        if kind == "Box":
+            return spaces.Box(tree["low"], tree["high"], dtype=np.dtype(tree["dtype"]).type)
+        if kind == "Discrete":
+            return spaces.Discrete(int(tree["n"]), start=int(tree["start"]))
+        if kind == "MultiDiscrete":
+            return spaces.MultiDiscrete(tree["nvec"], start=tree["start"])
+        if kind == "MultiBinary":
+            shape = [int(size) for size in tree["shape"]]
+            return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+        if kind == "Dict":
+            return spaces.Dict({key: space_from_tree(sub) for key, sub in tree["spaces"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise CheckpointError(f"the saved space description is not valid: {error!r}") from error
+    raise CheckpointError(f"the saved space description names an unknown space {kind!r}")
