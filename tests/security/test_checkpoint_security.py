@@ -41,9 +41,7 @@ def seal(folder: Path, manifest_changes: dict | None = None) -> None:
         if path.name != "manifest.json" and path.is_file():
             data = path.read_bytes()
             files[path.name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    write_manifest(
-        folder, {"format": "axiomrl-checkpoint", "version": 1, "files": files} | (manifest_changes or {})
-    )
+    write_manifest(folder, {"format": "axiomrl-checkpoint", "version": 1, "files": files} | (manifest_changes or {}))
 
 
 def write_manifest(folder: Path, content: dict) -> None:
@@ -237,7 +235,9 @@ def test_malformed_manifests(changes, folder):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "NaN", '{"a":1,"a":2}', "[" * 100_000, '{"format":"axiomrl-checkpoint"}']
+    "text",
+    ["", "[]", "NaN", '{"a":1,"a":2}', "[" * 100_000, '{"format":"axiomrl-checkpoint"}'],
+    ids=short,
 )
 def test_manifests_that_are_none(text, folder):
     (folder / "manifest.json").write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,10 +16,11 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.envs.factory import EnvLike
 from rl_training.experiment import registry
 from rl_training.experiment.build import EnvSource, build_algorithm, complete_config, select_device
-from rl_training.experiment.checkpoint import Checkpoint, read_checkpoint, resolve_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoint import Checkpoint, write_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import resolve
 from rl_training.experiment.run_dir import make_run_dir
+from rl_training.experiment.runner import open_checkpoint
 from rl_training.experiment.session import TrainingSession, TrainResult
 from rl_training.experiment.snapshot import Spaces, config_of, restore, spaces_of, take_snapshot
 from rl_training.runtime.callbacks import Callback
@@ -180,7 +182,13 @@ class Agent:
 
         No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id.
         """
-        checkpoint = read_checkpoint(resolve_checkpoint(Path(path)))
+        checkpoint, notes = open_checkpoint(path)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        return cls._from_checkpoint(checkpoint, env, settings)
+
+    @classmethod
+    def _from_checkpoint(cls, checkpoint: Checkpoint, env: EnvLike | None, settings: Mapping[str, Any]) -> Self:
         config = _with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
         agent = cls.__new__(cls)
         agent._setup(config, EnvSource(env), write_run="output_dir" in settings)
@@ -198,10 +206,15 @@ class Agent:
 
 def load_agent(path: str | Path, env: EnvLike | None = None, **settings: Any) -> Agent:
     """Like `PPO.load`, for whatever algorithm the checkpoint is of."""
-    algo = read_checkpoint(resolve_checkpoint(Path(path)), ()).info.get("algo")
-    if not isinstance(algo, str):
-        raise UserError(f"{path} does not say which algorithm it is of")
-    return agent_class(algo).load(path, env, **settings)
+    checkpoint, notes = open_checkpoint(path)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return agent_of(checkpoint, env, **settings)
+
+
+def agent_of(checkpoint: Checkpoint, env: EnvLike | None = None, **settings: Any) -> Agent:
+    """The agent in a checkpoint that has been read."""
+    return agent_class(config_of(checkpoint).algo)._from_checkpoint(checkpoint, env, settings)
 
 
 def agent_class(algo: str) -> type[Agent]:

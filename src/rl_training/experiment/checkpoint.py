@@ -36,7 +36,7 @@ __all__ = [
     "write_checkpoint",
 ]
 
-_STEP_FOLDER = re.compile(r"step_(\d{9,18})")
+_STEP_FOLDER = re.compile(r"step_(\d{9}|[1-9]\d{9,17})")
 
 
 class CheckpointStore:
@@ -85,6 +85,10 @@ class CheckpointStore:
                 checkpoint = read_checkpoint(path, groups)
             except FormatVersionError:
                 raise
+            except UserError:
+                if path.exists():
+                    raise
+                continue  # rotated out by the run that writes here
             except CheckpointError as error:
                 messages.append(f"{error}; {_set_aside(path)}")
                 continue

@@ -17,6 +17,7 @@ from rl_training._version import __version__
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import METADATA, write_atomically
 from rl_training.utils.errors import UserError
+from rl_training.utils.system import cpu_name
 
 _PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "box2d", "ale-py")
 
@@ -103,17 +104,6 @@ def system_info(device: str) -> dict[str, Any]:
 
         info["gpu"] = torch.cuda.get_device_name(torch.device(device))
     return info
-
-
-def cpu_name() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def git_info() -> dict[str, Any] | None:

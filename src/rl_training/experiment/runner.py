@@ -71,6 +71,21 @@ def _run(
         envs.close()
 
 
+def open_checkpoint(path: str | Path, *, best: bool = False) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint that a path means: of a run the newest sound one or the best, otherwise the folder itself.
+
+    Also returns what had to be skipped on the way.
+    """
+    path = Path(path)
+    run_dir = _run_of(path)
+    if best:
+        if run_dir is None:
+            raise UserError(f"{path} is not in a run folder, so it has no best checkpoint")
+        return CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_best(), []
+    _, checkpoint, notes = _find_checkpoint(path)
+    return checkpoint, notes
+
+
 def _find_checkpoint(path: Path) -> tuple[Path | None, Checkpoint, list[str]]:
     """(run to continue in place or None, checkpoint, what was skipped)."""
     run_dir = _run_of(path)

@@ -13,7 +13,7 @@ from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.seeding import global_rng_state, set_global_rng_state
+from rl_training.utils.seeding import GlobalRandomStream, derive_seed
 
 
 class BaseTrainer(ABC):
@@ -27,9 +27,10 @@ class BaseTrainer(ABC):
         interrupted: the stop came from outside (a signal): finish fast, do not evaluate again.
     """
 
-    def __init__(self, total_timesteps: int, callbacks: Sequence[Callback], timer: StageTimer):
+    def __init__(self, total_timesteps: int, callbacks: Sequence[Callback], timer: StageTimer, seed: int):
         self.total_timesteps, self.timer = total_timesteps, timer
         self.callbacks = _with_own_names(callbacks)
+        self.global_random = GlobalRandomStream(derive_seed(seed, "global generators"))
         self.global_step = self.previous_step = self.iterations = self.resume_count = 0
         self.metrics: Metrics = {}
         self.last_evaluation: EvaluationResult | None = None
@@ -67,16 +68,17 @@ class BaseTrainer(ABC):
     def train(self) -> None:
         """Runs until `total_timesteps` is reached (overshooting by less than one rollout) or somebody calls `stop`."""
         self.timer.start()
-        if not self._started:
-            self._start()
-            self._started = True
-        self._notify("on_training_start")
-        while self.global_step < self.total_timesteps and self.stop_reason is None:
-            steps = self._iterate()
-            self.previous_step, self.global_step = self.global_step, self.global_step + steps
-            self.iterations += 1
-            self._notify("on_iteration_end")
-        self._notify("on_training_end")
+        with self.global_random.active():
+            if not self._started:
+                self._start()
+                self._started = True
+            self._notify("on_training_start")
+            while self.global_step < self.total_timesteps and self.stop_reason is None:
+                steps = self._iterate()
+                self.previous_step, self.global_step = self.global_step, self.global_step + steps
+                self.iterations += 1
+                self._notify("on_iteration_end")
+            self._notify("on_training_end")
 
     def stop(self, reason: str, *, interrupted: bool = False) -> None:
         """Ends training after the current iteration."""
@@ -113,7 +115,7 @@ class BaseTrainer(ABC):
             "resume_count": self.resume_count,
             "timer": self.timer.state_dict(),
             "callbacks": {callback.key: callback.state_dict() for callback in self.callbacks},
-            "global_rng": global_rng_state(),
+            "global_random": self.global_random.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -125,7 +127,7 @@ class BaseTrainer(ABC):
         for callback in self.callbacks:
             if callback.key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.key])
-        set_global_rng_state(state["global_rng"])
+        self.global_random.load_state_dict(state["global_random"])
 
 
 def _with_own_names(callbacks: Sequence[Callback]) -> list[Callback]:
@@ -146,7 +148,7 @@ class OnPolicyTrainer(BaseTrainer):
         total_timesteps: int,
         callbacks: Sequence[Callback] = (),
     ):
-        super().__init__(total_timesteps, callbacks, collector.timer)
+        super().__init__(total_timesteps, callbacks, collector.timer, collector.seed)
         self.algorithm, self.collector = algorithm, collector
 
     def _start(self) -> None:

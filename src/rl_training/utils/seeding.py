@@ -77,3 +77,33 @@ def seeded_global_rng(seed: int) -> Iterator[None]:
         np.random.seed(seed)  # noqa: NPY002
         torch.manual_seed(seed)
         yield
+
+
+class GlobalRandomStream:
+    """A run's own state of the process-wide generators, swapped in while it trains.
+
+    User code inside a run (an environment, a callback) may draw from them: so they are seeded with the run, saved with it, and the
+    program around the run keeps its own.
+    """
+
+    def __init__(self, seed: int):
+        with seeded_global_rng(seed):
+            self._state = global_rng_state()
+        self._active = False
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with preserved_global_rng():
+            set_global_rng_state(self._state)
+            self._active = True
+            try:
+                yield
+            finally:
+                self._active = False
+                self._state = global_rng_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        return global_rng_state() if self._active else self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = state

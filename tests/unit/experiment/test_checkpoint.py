@@ -235,6 +235,16 @@ def test_steps_are_ordered_as_numbers(tmp_path):
     assert store.load_latest()[0].info["step"] == 1_000_000_000
 
 
+def test_folders_with_other_names_are_not_steps(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(5, groups(1.0), {})
+    for name in ("step_9", "step_0000000009", "step_abc", "damaged-step_000000009"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step_000000009").write_text("a file")
+    assert store.steps() == [5]
+    assert store.load_latest()[0].info["step"] == 5
+
+
 def test_saving_a_step_again_replaces_it_and_keeps_it_best(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save(100, groups(1.0), {}, best=True)

@@ -1,0 +1,53 @@
+"""`axiomrl eval`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rl_training.cli.options import JsonOption, import_modules, print_json
+
+
+@dataclass
+class Command:
+    """Evaluate a run or a checkpoint on complete episodes."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
+    """A run folder (its newest checkpoint), a checkpoint, or a folder that agent.save wrote."""
+    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 20
+    """How many episodes."""
+    best: bool = False
+    """Take the run's best checkpoint instead of its newest."""
+    stochastic: bool = False
+    """Sample actions instead of taking the most likely one."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Seed of the evaluation episodes; the run's seed by default."""
+    import_modules: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
+    ] = ()
+    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+
+    def run(self) -> int:
+        from rl_training.api.agent import agent_of
+        from rl_training.experiment.console import evaluation_text
+        from rl_training.experiment.runner import open_checkpoint
+
+        import_modules(self.import_modules)
+        checkpoint, notes = open_checkpoint(self.path, best=self.best)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        agent = agent_of(checkpoint)
+        result = agent.evaluate(self.episodes, deterministic=not self.stochastic, seed=self.seed)
+        if self.output.json:
+            print_json({"checkpoint": str(checkpoint.path), **result.to_dict()})
+        else:
+            print(f"{agent.config.algo.upper()} on {agent.config.env_id}, checkpoint {checkpoint.path}")
+            print(
+                f"{evaluation_text(result)}; standard deviation {result.std:.1f}, mean length {result.mean_length:.1f}"
+            )
+        return 0

@@ -1,0 +1,85 @@
+"""Finds the command, parses its arguments, and turns errors into one message and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from rl_training._version import __version__
+from rl_training.utils.errors import AxiomError
+
+# Name -> (module with a dataclass `Command`, one line of help). Modules load only when their command is called.
+COMMANDS = {
+    "train": ("rl_training.cli.train", "train an agent from a preset or a config file"),
+    "eval": ("rl_training.cli.evaluate", "evaluate a run or a checkpoint"),
+    "resume": ("rl_training.cli.resume", "continue a run that was stopped or killed"),
+    "verify-resume": ("rl_training.cli.verify_resume", "prove that a killed and resumed run ends bit for bit the same"),
+    "doctor": ("rl_training.cli.doctor", "show what is installed and what is wrong, with the fix"),
+}
+
+WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and reproduce.
+
+  axiomrl train                       train PPO on CartPole and solve it (under a minute)
+  axiomrl train ppo/pendulum          train a preset; --config FILE for your own
+  axiomrl eval RUN                    evaluate what came out
+  axiomrl resume RUN                  continue a stopped run, bit for bit
+  axiomrl doctor                      check this machine
+
+`axiomrl --help` lists all commands, `axiomrl COMMAND --help` explains one.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code (0 done, 2 the user's mistake, 1 a failure, 130/143 stopped by a signal)."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args:
+        print(WELCOME, end="")
+        return 0
+    name, *rest = args
+    if name in ("--version", "-V"):
+        print(f"axiomrl {__version__}")
+        return 0
+    if name in ("--help", "-h", "help"):
+        print(_help(), end="")
+        return 0
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
+        return _fail(f"unknown command {name!r}: {hint}", 2)
+    try:
+        return _parse(name, rest).run()
+    except AxiomError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("stopped at once; the last checkpoint is intact", 130)
+    except BrokenPipeError:  # the reader of a pipe (| head) has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return _fail("this is a bug in AxiomRL, or in code of yours that it called: see the lines above", 1)
+
+
+def _parse(name: str, args: list[str]) -> Any:
+    """The command's dataclass, filled from its arguments; exits with code 2 and the usage if they are wrong."""
+    import tyro
+
+    command = importlib.import_module(COMMANDS[name][0]).Command
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+    return tyro.cli(command, prog=f"axiomrl {name}", args=args, config=config)
+
+
+def _help() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "usage: axiomrl COMMAND [OPTIONS]\n\n" + "\n".join(lines) + "\n\n`axiomrl COMMAND --help` explains one.\n"
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code

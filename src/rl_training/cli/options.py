@@ -1,0 +1,82 @@
+"""Options that several commands share, and how they become overrides of the config."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from rl_training.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config_loader import ResolvedConfig
+
+DEFAULT_PRESET = "ppo/cartpole"
+
+
+@dataclass
+class ConfigOptions:
+    """Which config, and what to change in it."""
+
+    preset: Annotated[str | None, tyro.conf.arg(metavar="[PRESET]"), tyro.conf.Positional] = None
+    """A preset such as ppo/cartpole (the default)."""
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """A YAML config file instead of a preset."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    """Change any config key, e.g. --set hyperparams.learning_rate=1e-3; may be repeated."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Seed of every random generator."""
+    total_timesteps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Environment steps to train for."""
+    num_envs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Environments stepped side by side."""
+    device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
+    """auto, cpu, cuda, cuda:N or mps."""
+    output_dir: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Folder in which the run directory is made."""
+    import_modules: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
+    ] = ()
+    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+
+    def resolve(self, extra: Mapping[str, Any] | None = None) -> ResolvedConfig:
+        """The config with its origins; flags win over --set, `extra` over both."""
+        from rl_training.experiment.config_loader import parse_override, resolve
+
+        if self.preset is not None and self.config is not None:
+            raise UserError(f"give a preset or --config, not both (got {self.preset!r} and {str(self.config)!r})")
+        if self.preset is not None and self.preset.endswith((".yaml", ".yml")):
+            raise UserError(f"a config file is named with --config: axiomrl train --config {self.preset}")
+        import_modules(self.import_modules)
+        overrides: dict[str, Any] = dict(parse_override(text) for text in self.set)
+        for key in ("seed", "total_timesteps", "num_envs", "device", "output_dir"):
+            value = getattr(self, key)
+            if value is not None:
+                overrides[key] = value
+        return resolve(self.config or self.preset or DEFAULT_PRESET, {**overrides, **(extra or {})})
+
+
+@dataclass
+class JsonOption:
+    """Output for scripts."""
+
+    json: bool = False
+    """Print the result as JSON on stdout."""
+
+
+def import_modules(names: tuple[str, ...]) -> None:
+    """Imports what the user named on the command line; configs cannot do that."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UserError(f"--import {name}: {error}") from error
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))

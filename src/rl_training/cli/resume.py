@@ -1,0 +1,44 @@
+"""`axiomrl resume`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rl_training.cli.options import JsonOption, import_modules, print_json
+
+
+@dataclass
+class Command:
+    """Continue a run from its newest sound checkpoint, or from the checkpoint you name."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
+    """A run folder (continues in place) or one checkpoint (an older one continues in a new run folder)."""
+    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    total_timesteps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Train further than the config says."""
+    device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
+    """Continue on another device."""
+    import_modules: Annotated[
+        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
+    ] = ()
+    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+
+    def run(self) -> int:
+        from rl_training.cli.train import print_outcome, summary
+        from rl_training.experiment.runner import resume_run
+
+        import_modules(self.import_modules)
+        result = resume_run(self.path, total_timesteps=self.total_timesteps, device=self.device)
+        for note in result.notes:
+            print(f"note: {note}", file=sys.stderr)
+        if self.output.json:
+            print_json(summary(result))
+            return result.exit_code
+        print(f"\nresumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps")
+        print_outcome(result)
+        return result.exit_code

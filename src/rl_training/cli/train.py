@@ -1,0 +1,149 @@
+"""`axiomrl train`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from rl_training.cli.options import ConfigOptions, JsonOption, print_json
+from rl_training.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config_loader import ResolvedConfig
+    from rl_training.experiment.session import TrainResult
+
+
+@dataclass
+class Command:
+    """Train an agent. With nothing named: PPO on CartPole, which it solves."""
+
+    options: tyro.conf.OmitArgPrefixes[ConfigOptions]
+    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    seeds: Annotated[str | None, tyro.conf.arg(metavar="1,2,3")] = None
+    """Train once per seed, one after the other."""
+    dry_run: bool = False
+    """Print the resolved config, each value with its origin, and stop."""
+
+    def run(self) -> int:
+        seeds = _parse_seeds(self.seeds) if self.seeds is not None else None
+        if seeds is not None and self.options.seed is not None:
+            raise UserError("give --seed or --seeds, not both")
+        resolved = self.options.resolve()
+        if self.dry_run:
+            return self._show(resolved)
+        results = []
+        for seed in [resolved.config.seed] if seeds is None else seeds:
+            one = self.options.resolve({"seed": seed}) if seeds is not None else resolved
+            result = _train(one)
+            results.append((seed, result))
+            if not self.output.json:
+                print_result(one, result)
+            if result.exit_code:
+                break
+        if self.output.json:
+            summaries = [{"seed": seed, **summary(result)} for seed, result in results]
+            print_json(summaries[0] if seeds is None else summaries)
+        elif seeds is not None and len(results) > 1:
+            _print_over_seeds(results)
+        return results[-1][1].exit_code
+
+    def _show(self, resolved: ResolvedConfig) -> int:
+        from rl_training.experiment.build import complete_config
+
+        config, _ = complete_config(resolved)
+        values = dict(_leaves(config.to_dict()))
+        if self.output.json:
+            print_json({key: {"value": value, "origin": _origin(resolved, key)} for key, value in values.items()})
+            return 0
+        width = max(len(key) for key in values)
+        for key, value in values.items():
+            print(f"{key:<{width}}  {value!s:<24}  # {_origin(resolved, key)}")
+        return 0
+
+
+def _train(resolved: ResolvedConfig) -> TrainResult:
+    from rl_training.experiment.runner import start_run
+
+    return start_run(resolved)
+
+
+def summary(result: TrainResult) -> dict[str, Any]:
+    """A result as JSON values."""
+    return {
+        "run_dir": str(result.run_dir),
+        "checkpoint": str(result.checkpoint_path),
+        "best_checkpoint": str(result.best_checkpoint_path) if result.best_checkpoint_path else None,
+        "stop_reason": result.stop_reason,
+        "resume_grade": result.resume_grade,
+        "notes": list(result.notes),
+        "evaluation": result.evaluation.to_dict() if result.evaluation else None,
+        "metrics": result.metrics,
+    }
+
+
+def print_result(resolved: ResolvedConfig, result: TrainResult) -> None:
+    """The card at the end: what was done, where it is, and what to try next."""
+    config = resolved.config
+    seconds = result.metrics.get("time/elapsed")
+    took = f" in {seconds:.0f} s" if seconds is not None else ""
+    print(f"\n{config.algo.upper()} on {config.env_id}, seed {config.seed}: {_steps(result)} steps{took}")
+    print_outcome(result)
+    if not result.exit_code:
+        print("\nTry next:")
+        print(f"  axiomrl eval {result.run_dir} --episodes 100")
+        print(f"  axiomrl resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}")
+        print(f"  tensorboard --logdir {config.output_dir}")
+        print("  axiomrl train ppo/pendulum")
+
+
+def print_outcome(result: TrainResult) -> None:
+    """The lines that `train` and `resume` share."""
+    if result.evaluation is not None:
+        from rl_training.experiment.console import evaluation_text
+
+        print(evaluation_text(result.evaluation))
+    if result.stop_reason is not None:
+        print(f"stopped: {result.stop_reason}")
+    print(f"run folder: {result.run_dir}")
+    if result.best_checkpoint_path is not None:
+        print(f"best checkpoint: {result.best_checkpoint_path}")
+    if result.exit_code:
+        print(f"resume with: axiomrl resume {result.run_dir}")
+
+
+def _steps(result: TrainResult) -> str:
+    return f"{int(result.metrics['global_step']):,}"
+
+
+def _print_over_seeds(results: list[tuple[int, TrainResult]]) -> None:
+    import numpy as np
+
+    means = [result.evaluation.mean for _, result in results if result.evaluation is not None]
+    if means:
+        print(f"\n{len(means)} seeds: mean {np.mean(means):.1f}, lowest {min(means):.1f}, highest {max(means):.1f}")
+
+
+def _parse_seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds takes numbers with commas, e.g. --seeds 1,2,3; got {text!r}") from None
+    if len(set(seeds)) != len(seeds):
+        raise UserError(f"--seeds names a seed twice: {text}")
+    return seeds
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        leaves += _leaves(value, f"{key}.") if isinstance(value, dict) and value else [(key, value)]
+    return leaves
+
+
+def _origin(resolved: ResolvedConfig, key: str) -> str:
+    """A hyperparameter that no source gives is the algorithm's default."""
+    parent = key.rpartition(".")[0]
+    return resolved.origins.get(key) or resolved.origins.get(parent) or "default"

@@ -1,0 +1,72 @@
+"""`axiomrl verify-resume`."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rl_training.cli.options import ConfigOptions, JsonOption, print_json
+from rl_training.utils.errors import UserError
+
+SHORT_RUN = 20_000
+
+
+@dataclass
+class Command:
+    """Train a short run twice, once killed with SIGKILL at random moments and resumed in a new process each time,
+
+    and say whether every tensor of the final state is identical. Exit code 0 if so, 1 if not.
+    """
+
+    options: tyro.conf.OmitArgPrefixes[ConfigOptions]
+    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    kills: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    """How many times the run is killed."""
+    moments_seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Seed of the random moments; different every time by default."""
+
+    def run(self) -> int:
+        from rl_training.experiment.build import complete_config
+        from rl_training.experiment.verify import verify_resume
+
+        if self.kills < 1:
+            raise UserError(f"--kills must be at least 1, got {self.kills}")
+        config, _ = complete_config(self._short_run())
+        with tempfile.TemporaryDirectory(prefix="axiomrl-verify-") as folder:
+            report = verify_resume(
+                config,
+                Path(folder),
+                kills=self.kills,
+                rng=random.Random(self.moments_seed),
+                modules=self.options.import_modules,
+                say=lambda text: print(text, file=sys.stderr, flush=True),
+            )
+        if self.output.json:
+            print_json(report.to_dict())
+            return 0 if report.identical else 1
+        verdict = "identical" if report.identical else "NOT identical"
+        print(f"{config.algo} on {config.env_id}, {config.total_timesteps:,} steps, {report.kills} kills: {verdict}")
+        print(f"compared: {report.arrays} tensors and arrays, all counters, all evaluations")
+        print(f"resume grades: {', '.join(report.grades) or 'none'}")
+        for path in report.differences[:20]:
+            print(f"differs: {path}")
+        return 0 if report.identical else 1
+
+    def _short_run(self) -> Any:
+        """The config with about ten checkpoints in a short run, unless the user said how long."""
+        chosen = self.options.resolve()
+        extra: dict[str, Any] = {}
+        if chosen.origins["total_timesteps"] != "command line":
+            extra["total_timesteps"] = min(chosen.config.total_timesteps, SHORT_RUN)
+        steps = extra.get("total_timesteps", chosen.config.total_timesteps)
+        if chosen.origins["checkpoint.every"] != "command line":
+            extra["checkpoint.every"] = max(steps // 10, 1)
+        if chosen.origins["evaluation.every"] != "command line" and chosen.config.evaluation.every > 0:
+            extra["evaluation.every"] = max(steps // 4, 1)
+        return self.options.resolve(extra)

@@ -1,0 +1,1 @@
+"""Environments and small tools that the tests share."""
