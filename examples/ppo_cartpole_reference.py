@@ -38,7 +38,7 @@ class Config:
     gamma: float = 0.98
     gae_lambda: float = 0.95
     clip_coef: float = 0.2
-    clip_value_loss: bool = True
+    clip_value_loss: bool = False
     ent_coef: float = 0.0
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5

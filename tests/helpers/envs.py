@@ -62,27 +62,30 @@ class DictCounterEnv(CounterEnv):
 
 
 class RandomWalkEnv(CounterEnv):
-    """Adds a number from its own generator to the first observation at each step; episodes depend on the seed and actions."""
-
-    def __init__(self, script: tuple[tuple[int, Ending], ...] = ((12, "terminated"), (9, "truncated"))):
-        super().__init__(script)
-        self.position = 0.0
+    """A random walk; the length of an episode (5 to 13 steps) and how it ends come from the generator too."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         gym.Env.reset(self, seed=seed)
         self.position = float(self.np_random.normal())
-        return super().reset(seed=None if seed is None else seed)
+        self.length = int(self.np_random.integers(5, 14))
+        self.ending: Ending = "terminated" if self.np_random.random() < 0.5 else "truncated"
+        self.count = 0
+        return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.position += float(self.np_random.normal()) + float(action)
-        return super().step(action)
+        self.count += 1
+        assert self.count <= self.length, "stepped after the end of the episode"
+        ended = self.count == self.length
+        ending = self.ending if ended else None
+        return self._obs(), float(self.count), ending == "terminated", ending == "truncated", {}
 
     def _obs(self) -> Any:
         return np.array([self.position, self.count], dtype=np.float32)
 
 
 class SelfExportingEnv(RandomWalkEnv):
-    """Exports its own state, and cannot be replayed: how it walks depends on how often any such env was stepped."""
+    """Exports its own state, and counts the steps of all its instances to show whether it was replayed."""
 
     walks = itertools.count()
 
@@ -91,10 +94,11 @@ class SelfExportingEnv(RandomWalkEnv):
         return super().step(action)
 
     def get_state(self) -> dict[str, Any]:
-        return {"position": self.position, "count": self.count, "episode": self.episode}
+        return {"position": self.position, "count": self.count, "length": self.length, "ending": self.ending}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.position, self.count, self.episode = state["position"], state["count"], state["episode"]
+        self.position, self.count = state["position"], state["count"]
+        self.length, self.ending = state["length"], state["ending"]
 
 
 class OsRandomEnv(CounterEnv):

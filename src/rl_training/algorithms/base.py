@@ -10,6 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.policies.config import PolicyConfig
 from rl_training.utils.errors import CheckpointError, NonFiniteError, SpaceError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import space_name
@@ -56,6 +57,18 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
                     f"It supports: {', '.join(supported)}. Convert the space with a Gymnasium wrapper."
                 )
 
+    @staticmethod
+    @abstractmethod
+    def make_policy(
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        policy_config: PolicyConfig,
+        *,
+        normalize_observations: bool,
+        normalize_rewards: bool,
+    ) -> nn.Module:
+        """A fresh policy of the kind this algorithm trains, with weights from torch's global generator."""
+
     @classmethod
     def check_config(cls, config: ConfigT, num_envs: int) -> None:
         """Raises ConfigError for settings that are valid one by one but not together."""
@@ -96,6 +109,8 @@ class GuardedOptimizer:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, max_grad_norm: float | None = None):
+        if not (optimizer.defaults.get("fused") or hasattr(type(optimizer), "found_inf")):
+            raise TypeError(f"{type(optimizer).__name__} would apply NaN steps: use one that honours `found_inf`")
         self.optimizer = optimizer
         self.max_grad_norm = max_grad_norm
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

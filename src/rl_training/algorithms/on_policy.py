@@ -17,7 +17,8 @@ from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.config import PolicyConfig
 from rl_training.utils.coerce import check_fields
 from rl_training.utils.fields import Range
-from rl_training.utils.seeding import derive_seed, seeded_global_rng
+from rl_training.utils.global_random import seeded_global_rng
+from rl_training.utils.seeding import derive_seed
 
 
 @dataclass
@@ -63,7 +64,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         super().__init__(config, seed=seed, device=torch.device(device))
         self.check_spaces(observation_space, action_space)
         with seeded_global_rng(derive_seed(seed, "initial weights")):
-            self.policy = ActorCritic(
+            self.policy = self.make_policy(
                 observation_space,
                 action_space,
                 policy_config or PolicyConfig(),
@@ -72,6 +73,23 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
             ).to(self.device)
 
         self._running_returns: Tensor | None = None
+
+    @staticmethod
+    def make_policy(
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        policy_config: PolicyConfig,
+        *,
+        normalize_observations: bool,
+        normalize_rewards: bool,
+    ) -> ActorCritic:
+        return ActorCritic(
+            observation_space,
+            action_space,
+            policy_config,
+            normalize_observations=normalize_observations,
+            normalize_rewards=normalize_rewards,
+        )
 
     def update(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         """One update from one rollout: scale rewards, estimate advantages, optimise, then let the normaliser see the data."""

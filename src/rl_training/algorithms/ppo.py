@@ -29,8 +29,8 @@ class PPOConfig(OnPolicyConfig):
     """Passes over each rollout."""
     clip_coef: Annotated[float | Schedule, Range(gt=0)] = 0.2
     """ε of the clipped objective: how far the probability ratio may move from 1."""
-    clip_value_loss: bool = True
-    """Also clip how far the value may move from its old estimate."""
+    clip_value_loss: bool = False
+    """Also clip how far the value may move from its old estimate; only sensible with normalised rewards."""
     ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.01
     """Weight of the entropy bonus."""
     normalize_advantages: bool = True

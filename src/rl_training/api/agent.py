@@ -22,7 +22,7 @@ from rl_training.experiment.config_loader import resolve
 from rl_training.experiment.run_dir import make_run_dir
 from rl_training.experiment.runner import open_checkpoint
 from rl_training.experiment.session import TrainingSession, TrainResult
-from rl_training.experiment.snapshot import Spaces, config_of, restore, spaces_of, take_snapshot
+from rl_training.experiment.snapshot import Spaces, check_policy_fits, config_of, restore, spaces_of, take_snapshot
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
@@ -47,7 +47,7 @@ class Agent:
 
     algo: ClassVar[str]
 
-    def __init__(self, env: EnvLike | TrainConfig, **settings: Any):
+    def __init__(self, env: EnvLike | TrainConfig, /, **settings: Any):
         if isinstance(env, TrainConfig):
             if env.algo != self.algo:
                 raise ConfigError(f"the config is for algorithm {env.algo!r}, not {self.algo!r}")
@@ -71,10 +71,10 @@ class Agent:
 
     def _build(self, env_spaces: Spaces) -> None:
         self._spaces = env_spaces
-        self._adapter = ActionAdapter(env_spaces.action)
         self.algorithm: Algorithm[Any, Any] = build_algorithm(
             self.config, self._hyperparams, env_spaces.observation, env_spaces.action, self._device
         )
+        self._adapter = ActionAdapter(env_spaces.action)
 
     @classmethod
     def from_preset(cls, name: str, **settings: Any) -> Self:
@@ -192,7 +192,9 @@ class Agent:
         config = _with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
         agent = cls.__new__(cls)
         agent._setup(config, EnvSource(env), write_run="output_dir" in settings)
-        agent._build(spaces_of(checkpoint))
+        env_spaces = spaces_of(checkpoint)
+        check_policy_fits(checkpoint, config, env_spaces)
+        agent._build(env_spaces)
         restore(checkpoint, agent.algorithm, None)
         agent._pending = checkpoint if "runtime" in checkpoint.groups else None
         return agent
@@ -266,7 +268,10 @@ def _as_batch(observation: Any, space: Any) -> tuple[Any, bool]:
         if len(singles) != 1:
             raise SpaceError("some entries of the observation are batched and some are not")
         return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
-    array = np.asarray(observation, dtype=getattr(space, "dtype", None))
+    try:
+        array = np.asarray(observation, dtype=getattr(space, "dtype", None))
+    except (TypeError, ValueError) as error:
+        raise SpaceError(f"the observation is not a number array that fits {space}: {error}") from error
     shape = getattr(space, "shape", None)
     if array.shape == shape:
         return array[None], True

@@ -19,7 +19,7 @@ def gae(
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16), right at every kind of episode end.
 
         δ_t = r_t + γ (1 − terminated_t) V(s'_t) − V(s_t)
-        A_t = δ_t + γ λ (1 − ended_t) valid_{t+1} A_{t+1}
+        A_t = δ_t + γ λ (1 − ended_t) A_{t+1}
 
     V(s'_t) is the value of the true successor, so a truncated episode bootstraps from its final observation and a terminated one
     from nothing; neither lets the next episode's advantages flow back. A step that is not valid has advantage 0 and
@@ -29,9 +29,9 @@ def gae(
     assert terminated_TN.dtype == ended_TN.dtype == valid_TN.dtype == torch.bool, "flags are bool"
     deltas_TN = rewards_TN + gamma * next_values_TN.masked_fill(terminated_TN, 0.0) - values_TN
     deltas_TN = deltas_TN.masked_fill(~valid_TN, 0.0)
-    # What step t+1 may pass back to step t: nothing across an episode's end or from or to an invalid step.
+    # What step t+1 may pass back to step t: nothing across an episode's end or to an invalid step, and an invalid step
+    # at t+1 has nothing to pass on.
     carry_TN = gamma * gae_lambda * (~ended_TN & valid_TN).to(deltas_TN.dtype)
-    carry_TN[:-1] *= valid_TN[1:].to(deltas_TN.dtype)
 
     advantages_TN = torch.empty_like(deltas_TN)
     advantages_TN[-1] = deltas_TN[-1]

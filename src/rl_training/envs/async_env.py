@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 import gymnasium as gym
@@ -26,9 +28,10 @@ class _WorkerEnvFn:
 
     def __init__(self, make: Callable[[], gym.Env[Any, Any]]):
         self.make = make
+        self.main_process = os.getpid()
 
     def __call__(self) -> gym.Env[Any, Any]:
-        if multiprocessing.parent_process() is not None:
+        if os.getpid() != self.main_process:  # AsyncVectorEnv makes one environment in the main process too
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return self.make()
@@ -52,11 +55,14 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
         self.restarts_left = restart_workers
         self._restart_seed = restart_seed
         self._dead: set[int] = set()
-        super().__init__(
-            [_WorkerEnvFn(make) for make in env_fns],
-            shared_memory=restart_workers == 0,
-            autoreset_mode=autoreset_mode,
-        )
+        try:
+            super().__init__(
+                [_WorkerEnvFn(make) for make in env_fns],
+                shared_memory=restart_workers == 0,
+                autoreset_mode=autoreset_mode,
+            )
+        except _PIPE_ERRORS:
+            raise self._death_error(self._first_dead()) from None
 
     def step_async(self, actions: Any) -> None:
         self._assert_is_running()
@@ -108,6 +114,12 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
         self._raise_if_errors([success for _, success in results])
         return [value for value, _ in results]
 
+    def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
+        try:
+            super().reset_async(seed, options)
+        except _PIPE_ERRORS:
+            raise self._death_error(self._first_dead()) from None
+
     def reset_wait(self, timeout: float | None = None) -> Any:
         try:
             return super().reset_wait(timeout)
@@ -126,19 +138,17 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
                 pipe.close()
 
     def _note_death(self, index: int) -> None:
-        self.processes[index].join(timeout=5)
-        if self.restarts_left <= 0:
+        if self.restarts_left <= len(self._dead):  # those noted in this step are replaced when it is waited for
             raise self._death_error(index)
         self._dead.add(index)
 
     def _first_dead(self) -> int:
-        for index, process in enumerate(self.processes):
-            process.join(timeout=0.5)
-            if not process.is_alive():
-                return index
-        return 0
+        """The worker whose pipe broke; its process ends within moments."""
+        wait([process.sentinel for process in self.processes], timeout=5)
+        return next((index for index, process in enumerate(self.processes) if not process.is_alive()), 0)
 
     def _death_error(self, index: int) -> EnvWorkerError:
+        self.processes[index].join(timeout=5)
         code = self.processes[index].exitcode
         how = f"exit code {code}"
         if code is not None and code < 0:
@@ -176,9 +186,12 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
         child_pipe.close()
         self.parent_pipes[index], self.processes[index] = parent_pipe, process
         parent_pipe.send(("reset", {"seed": self._restart_seed, "options": None}))
-        (observation, _), success = parent_pipe.recv()
+        try:
+            result, success = parent_pipe.recv()
+        except _PIPE_ERRORS:
+            raise self._death_error(index) from None
         self._raise_if_errors([True] * index + [success] + [True] * (self.num_envs - index - 1))
-        return observation
+        return result[0]
 
 
 def _copied(observations: Any) -> Any:

@@ -31,5 +31,9 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.autoreset != "same_step" and self.backend == "native":
+            raise FieldError(
+                "autoreset", "native environments reset in their own way; leave it out, or use sync or async"
+            )
         if self.restart_workers and self.backend != "async":
             raise FieldError("restart_workers", f"only the async backend has workers, and 'backend' is {self.backend}")

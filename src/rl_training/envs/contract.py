@@ -59,7 +59,8 @@ class EnvStepper:
 
     def reset(self, seed: int) -> Observation:
         """Starts fresh episodes everywhere; environment i gets its own stream derived from `seed`."""
-        self.obs, _ = self.envs.reset(seed=self._env_seeds(seed))
+        obs, _ = self.envs.reset(seed=self._env_seeds(seed))
+        self.obs = map_obs(np.copy, obs)
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
         return self.obs
 
@@ -67,10 +68,11 @@ class EnvStepper:
         """Takes one step in every environment with actions in the environments' own form."""
         obs, valid = self.obs, ~self._awaiting_reset
         new_obs, rewards, terminated, truncated, infos = self.envs.step(actions)
-        terminated = np.asarray(terminated, dtype=np.bool_)
+        # Copies, because a vector environment may hand out its own buffers and overwrite them in the next step.
+        terminated = np.array(terminated, dtype=np.bool_)
         truncated = np.asarray(truncated, dtype=np.bool_) & ~terminated
         ended = terminated | truncated
-        next_obs = new_obs
+        next_obs = new_obs = map_obs(np.copy, new_obs)
         if "worker_restarted" in infos:
             valid = valid & ~infos["worker_restarted"]
         if self.mode is AutoresetMode.NEXT_STEP:
@@ -79,10 +81,10 @@ class EnvStepper:
             if self.mode is AutoresetMode.SAME_STEP:
                 next_obs = _with_final_obs(new_obs, infos, ended)
             else:
-                next_obs = map_obs(np.copy, new_obs)
-                new_obs, _ = self.envs.reset(options={"reset_mask": ended})
+                reset_obs, _ = self.envs.reset(options={"reset_mask": ended})
+                new_obs = map_obs(np.copy, reset_obs)
         self.obs = new_obs
-        return StepRecord(obs, actions, np.asarray(rewards, dtype=np.float64), next_obs, terminated, truncated, valid)
+        return StepRecord(obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid)
 
     def state_dict(self) -> dict[str, Any]:
         return {

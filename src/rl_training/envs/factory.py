@@ -79,7 +79,13 @@ def make_vector_env(
         factory().close()  # the user's mistakes are reported from here, not from a worker
         seed = derive_seed(cfg.seed, "restarted workers")
         return AsyncEnvs([factory] * count, mode, cfg.env.restart_workers, seed)
-    return SyncVectorEnv([factory] * count, autoreset_mode=mode)
+    envs = SyncVectorEnv([factory] * count, autoreset_mode=mode)
+    if len({id(env.unwrapped) for env in envs.envs}) < count:
+        raise EnvCreationError(
+            "the callable returned the same environment object twice: it must make a new one at each call, "
+            "e.g. lambda: MyEnv() and not lambda: env"
+        )
+    return envs
 
 
 def custom_factory(env: EnvLike) -> Callable[[], gym.Env[Any, Any]] | None:
@@ -115,7 +121,7 @@ def _make_by_id(env_id: str, max_episode_steps: int | None, kwargs: dict[str, An
     _check_known(env_id)
     try:
         return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **kwargs)
-    except (gym.error.Error, ImportError, TypeError) as error:
+    except Exception as error:  # whatever the environment's own code raises over its arguments
         raise EnvCreationError(f"environment {env_id!r} could not be made: {_first_line(error)}") from error
 
 
@@ -130,7 +136,7 @@ def _make_native(cfg: HasEnvSettings, count: int, custom: object) -> VectorEnv[A
         kwargs["max_episode_steps"] = cfg.env.max_episode_steps
     try:
         return gym.make_vec(cfg.env_id, count, vectorization_mode="vector_entry_point", wrappers=(), **kwargs)
-    except (gym.error.Error, ImportError, TypeError) as error:
+    except Exception as error:
         raise EnvCreationError(f"environment {cfg.env_id!r} could not be made: {_first_line(error)}") from error
 
 
@@ -156,4 +162,5 @@ def _check_known(env_id: str) -> gym.envs.registration.EnvSpec:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = (str(error).strip().splitlines() or [""])[0]
+    return text if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {text}"

@@ -85,7 +85,7 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._set_elapsed_steps(state["elapsed"])
             self._observation, self._episode_return = _as_observation(state["observation"]), state["return"]
             self._done = self._restored_done = state["done"]
-            return _same_tree(self.unwrapped.get_state(), state["own"])  # type: ignore[attr-defined]
+            return same_tree(self.unwrapped.get_state(), state["own"])  # type: ignore[attr-defined]
         start = state["start"]
         if start["seed"] is None:
             self._set_generator_state(start["generator"])
@@ -146,11 +146,12 @@ def _as_action(stored: Any, space: gym.Space[Any]) -> Any:
     return stored[()] if isinstance(space, gym.spaces.Discrete) else np.array(stored)
 
 
-def _same_tree(a: Any, b: Any) -> bool:
+def same_tree(a: Any, b: Any) -> bool:
+    """Equality of two exported states, arrays bit for bit."""
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_same_tree(a[key], b[key]) for key in a)
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same_tree(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
-        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(_same_tree(x, y) for x, y in zip(a, b))
+        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(same_tree(x, y) for x, y in zip(a, b))
     if isinstance(a, np.ndarray):
         return same_observation(a, np.asarray(b))
     return bool(a == b)

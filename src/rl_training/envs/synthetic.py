@@ -25,7 +25,7 @@ OBSERVATION_SPACES: dict[str, tuple[spaces.Space[Any], ...]] = {
         spaces.Box(0, 255, (3, 2), np.uint8),
     ),
     "Discrete": (spaces.Discrete(5, start=-2),),
-    "MultiDiscrete": (spaces.MultiDiscrete([2, 4], start=[1, -3]), spaces.MultiDiscrete([[2, 3], [4, 2]])),
+    "MultiDiscrete": (spaces.MultiDiscrete([2, 4], start=[1, -3]), spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]))),
     "MultiBinary": (spaces.MultiBinary(4), spaces.MultiBinary([2, 3])),
     "Dict": (
         spaces.Dict(
@@ -43,7 +43,7 @@ OBSERVATION_SPACES: dict[str, tuple[spaces.Space[Any], ...]] = {
 
 ACTION_SPACES: dict[str, tuple[spaces.Space[Any], ...]] = {
     "Discrete": (spaces.Discrete(3, start=1), spaces.Discrete(2)),
-    "MultiDiscrete": (spaces.MultiDiscrete([2, 3], start=[1, -1]), spaces.MultiDiscrete([[2, 3], [2, 2]])),
+    "MultiDiscrete": (spaces.MultiDiscrete([2, 3], start=[1, -1]), spaces.MultiDiscrete(np.array([[2, 3], [2, 2]]))),
     "MultiBinary": (spaces.MultiBinary(3), spaces.MultiBinary([2, 2])),
     "Box": (
         spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([1.0, 3.0], np.float32)),

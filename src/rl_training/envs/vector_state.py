@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rl_training.envs.async_env import AsyncEnvs
-from rl_training.envs.replay import ReplayableEnv
+from rl_training.envs.replay import ReplayableEnv, same_tree
 from rl_training.utils.spaces import Observation, same_observation
 
 # Native vector environments written with NumPy arrays: the attributes that are their whole state, next to the generator.
@@ -46,10 +46,10 @@ def _try_restore(envs: VectorEnv[Any, Any, Any], state: dict[str, Any], obs: Obs
             return False
         results = _call_each(base, "restore_state", list(zip(state["envs"], seeds)))
         return all(exact for _, exact in results)
-    if state["kind"] == "own" and hasattr(base, "set_state"):
+    if state["kind"] == "own" and hasattr(base, "get_state") and hasattr(base, "set_state"):
         envs.reset(seed=seeds)
         base.set_state(state["state"])
-        return True
+        return same_tree(base.get_state(), state["state"])
     names = _NATIVE_STATE.get(_class_path(base), ())
     if state["kind"] == "native" and set(names) == set(state["arrays"]):
         envs.reset(seed=seeds)

@@ -64,8 +64,11 @@ class EnvSource:
     def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
         if isinstance(self.given, VectorEnv):
             return self.given
-        custom = None if self.given is None else custom_factory(self.given)
-        return make_vector_env(config, custom=custom)
+        if self.given is None:
+            return make_vector_env(config)
+        # Workers get copies anyway, so that the user's own object is not touched there.
+        given = _not_the_same(self.given) if config.env.backend == "async" else self.given
+        return make_vector_env(config, custom=custom_factory(given))
 
     def evaluation_envs(self, config: TrainConfig) -> Callable[[int], VectorEnv[Any, Any, Any]]:
         """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses."""
@@ -79,7 +82,7 @@ class EnvSource:
 
 
 def _not_the_same(given: EnvLike) -> EnvLike:
-    """A copy of an environment object, because evaluation must not step the one that trains."""
+    """A copy of an environment object; ids and callables make fresh ones anyway."""
     return copy.deepcopy(given) if isinstance(given, gym.Env) else given
 
 

@@ -81,7 +81,7 @@ class LivePanel(Callback):
         self._evaluation = result
         self._update(trainer)
 
-    def on_training_end(self, trainer: BaseTrainer) -> None:
+    def close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -86,7 +86,7 @@ class RunLogger(Callback):
             self._writer.add_scalar("evaluation/mean_return", result.mean, trainer.global_step)
             self._writer.add_scalar("evaluation/mean_length", result.mean_length, trainer.global_step)
 
-    def on_training_end(self, trainer: BaseTrainer) -> None:
+    def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -15,7 +15,7 @@ from typing import Any
 
 from rl_training._version import __version__
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.run_dir import METADATA, write_atomically
+from rl_training.experiment.run_dir import METADATA, strict_json, write_atomically
 from rl_training.utils.errors import UserError
 from rl_training.utils.system import cpu_name
 
@@ -73,7 +73,7 @@ class RunMetadata:
         self.update(status="running", stop_reason=None, resumes=[*self.values.get("resumes", []), entry])
 
     def write(self) -> None:
-        write_atomically(self.path, json.dumps(self.values, indent=2) + "\n")
+        write_atomically(self.path, json.dumps(strict_json(self.values), indent=2, allow_nan=False) + "\n")
 
 
 def utc_now() -> str:

@@ -47,11 +47,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Appends one strict JSON line; NaN and infinity become null."""
-    clean = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()
-    }
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(clean, allow_nan=False) + "\n")
+        file.write(json.dumps(strict_json(record), allow_nan=False) + "\n")
+
+
+def strict_json(value: Any) -> Any:
+    """The value with NaN and infinity, for which JSON has no word, replaced by null."""
+    if isinstance(value, dict):
+        return {key: strict_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -12,15 +12,14 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig
 from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
 from rl_training.experiment.session import TrainingSession, TrainResult
-from rl_training.experiment.snapshot import config_of
+from rl_training.experiment.snapshot import Spaces, check_policy_fits, config_of
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.errors import UserError
 
 
 def start_run(source: TrainConfig | ResolvedConfig, callbacks: Sequence[Callback] = ()) -> TrainResult:
     """A new run from its beginning, in a run directory of its own."""
-    config, _ = complete_config(source)
-    return _run(config, None, (), None, callbacks, source)
+    return _run(source, None, None, (), callbacks)
 
 
 def resume_run(path: str | Path, *, total_timesteps: int | None = None, device: str | None = None) -> TrainResult:
@@ -39,22 +38,23 @@ def resume_run(path: str | Path, *, total_timesteps: int | None = None, device: 
         config = replace(config, total_timesteps=total_timesteps)
     if device is not None:
         config = replace(config, device=device)
-    return _run(config, run_dir, notes, checkpoint, (), config)
+    return _run(config, run_dir, checkpoint, notes)
 
 
 def _run(
-    config: TrainConfig,
-    run_dir: Path | None,
-    notes: Sequence[str],
-    checkpoint: Checkpoint | None,
-    callbacks: Sequence[Callback],
     source: TrainConfig | ResolvedConfig,
+    run_dir: Path | None,
+    checkpoint: Checkpoint | None,
+    notes: Sequence[str],
+    callbacks: Sequence[Callback] = (),
 ) -> TrainResult:
     config, hyperparams = complete_config(source)
     device = select_device(config.device)
     env_source = EnvSource()
     envs = env_source.training_envs(config)
     try:
+        if checkpoint is not None:
+            check_policy_fits(checkpoint, config, Spaces(envs.single_observation_space, envs.single_action_space))
         algorithm = build_algorithm(
             config, hyperparams, envs.single_observation_space, envs.single_action_space, device
         )

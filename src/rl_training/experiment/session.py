@@ -19,7 +19,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logging import MetricReader, RunLogger
 from rl_training.experiment.metadata import RunMetadata
-from rl_training.experiment.run_dir import CHECKPOINTS, CRASH
+from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, CRASH, write_atomically
 from rl_training.experiment.signals import stop_on_signals
 from rl_training.experiment.snapshot import Spaces, restore, take_snapshot
 from rl_training.runtime.callbacks import (
@@ -76,7 +76,6 @@ class TrainingSession:
         self.store: CheckpointStore | None = None
         self.notes: list[str] = []
         self._reader = MetricReader(config.logging.every)
-        self._user_callbacks = list(callbacks)
         self._env_source = env_source
         if run_dir is not None:
             self.store = CheckpointStore(run_dir / CHECKPOINTS, config.checkpoint.keep)
@@ -84,7 +83,8 @@ class TrainingSession:
                 self.metadata = RunMetadata.load(run_dir)
             else:
                 self.metadata = RunMetadata.create(run_dir, config, str(algorithm.device))
-        self.trainer = build_trainer(config, algorithm, envs, self._callbacks())
+        self._before, self._after = self._own_callbacks()
+        self.trainer = build_trainer(config, algorithm, envs, [*self._before, *callbacks, *self._after])
 
     def resume(self, checkpoint: SavedCheckpoint, notes: Sequence[str] = ()) -> None:
         """Continues from a checkpoint; the lineage says from which, and how exactly the environments came back."""
@@ -98,11 +98,17 @@ class TrainingSession:
             self.metadata.add_resume(
                 checkpoint.path.name, self.trainer.global_step, self.resume_grade or "unknown", self.notes
             )
+        if self.store is not None and not self.store.steps():
+            # A new run directory: from here on, a kill at any instant must leave something to resume from in it.
+            self._save(self.trainer.global_step, checkpoint.info.get("best") is True)
 
     def extend(self, config: TrainConfig, callbacks: Sequence[Callback]) -> None:
-        """Prepares a further call of `train`, up to the new config's `total_timesteps`."""
+        """Prepares a further call of `train`, up to the new config's `total_timesteps`, with that call's callbacks."""
         self.config = config
-        self.trainer.extend(config.total_timesteps, callbacks)
+        self.trainer.extend(config.total_timesteps, [*self._before, *callbacks, *self._after])
+        if self.run_dir is not None and self.metadata is not None:
+            write_atomically(self.run_dir / CONFIG, config.to_yaml())
+            self.metadata.update(status="running", stop_reason=None)
 
     @property
     def resume_grade(self) -> str | None:
@@ -132,8 +138,8 @@ class TrainingSession:
         """(groups, info) of the whole state, for a checkpoint."""
         return take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
 
-    def _callbacks(self) -> list[Callback]:
-        """In the order in which they must run: what changes state comes before the checkpoint that saves it."""
+    def _own_callbacks(self) -> tuple[list[Callback], list[Callback]]:
+        """What runs before and after the user's callbacks: whatever changes state comes before the checkpoint."""
         config, callbacks = self.config, list[Callback]()
         if config.evaluation.every > 0:
             evaluator = Evaluator(
@@ -157,13 +163,13 @@ class TrainingSession:
             callbacks.append(StopOnNoImprovement(config.stopping.patience))
         if config.stopping.max_seconds is not None:
             callbacks.append(StopOnTime(config.stopping.max_seconds))
-        callbacks += [*self._user_callbacks, self._reader]
+        after: list[Callback] = [self._reader]
         if self.run_dir is not None and self.metadata is not None:
-            callbacks.append(RunLogger(self.run_dir, self.metadata, tensorboard=config.logging.tensorboard))
-        callbacks.append(make_console(config))
+            after.append(RunLogger(self.run_dir, self.metadata, tensorboard=config.logging.tensorboard))
+        after.append(make_console(config))
         if self.store is not None:
-            callbacks.append(Checkpoint(self._save, every=config.checkpoint.every))
-        return callbacks
+            after.append(Checkpoint(self._save, every=config.checkpoint.every))
+        return callbacks, after
 
     def _save(self, step: int, best: bool) -> None:
         assert self.store is not None and self.metadata is not None

@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.experiment import registry
 from rl_training.experiment.checkpoint import Checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.trainer import BaseTrainer
 from rl_training.utils.errors import CheckpointError, ConfigError, UserError
 from rl_training.utils.spaces import space_from_tree, space_to_tree
+
+RESUME_IGNORES = ("runtime.timer", "runtime.resume_count")
+"""Paths in the groups that differ between a resumed and a whole run by nature: wall-clock time, the count of resumes."""
 
 # What a hand-made checkpoint can provoke while its parts are put back.
 _MISFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
@@ -70,6 +75,27 @@ def spaces_of(checkpoint: Checkpoint) -> Spaces:
     return Spaces(space_from_tree(policy["observation_space"]), space_from_tree(policy["action_space"]))
 
 
+def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, env_spaces: Spaces) -> None:
+    """Compares the saved weights with the policy that config and spaces describe, before any memory is taken for it.
+
+    Built on torch's meta device, a policy costs nothing, however absurd the sizes a hand-made checkpoint asks for.
+    """
+    algorithm_class = registry.load(config.algo)
+    algorithm_class.check_spaces(env_spaces.observation, env_spaces.action)
+    try:
+        with torch.device("meta"):
+            policy = algorithm_class.make_policy(
+                env_spaces.observation,
+                env_spaces.action,
+                config.policy,
+                normalize_observations=config.env.normalize_observations,
+                normalize_rewards=config.env.normalize_rewards,
+            )
+        check_weights(policy, checkpoint.groups["policy"]["weights"])
+    except (CheckpointError, *_MISFIT) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit its own config: {error}") from error
+
+
 def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: BaseTrainer | None) -> None:
     """Puts a checkpoint's state into freshly built parts; whatever does not fit is a CheckpointError."""
     try:
@@ -77,12 +103,20 @@ def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: Bas
         algorithm.load_state_dict(checkpoint.groups["algorithm"])
         if trainer is not None:
             trainer.load_state_dict(checkpoint.groups["runtime"])
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from error
     except _MISFIT as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}") from error
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Loads weights only if names, shapes and dtypes are exactly the module's (torch itself would cast silently)."""
+    """Loads weights that fit exactly."""
+    check_weights(module, weights)
+    module.load_state_dict(dict(weights))
+
+
+def check_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Names, shapes and dtypes must be exactly the module's; torch itself would cast silently."""
     expected = module.state_dict()
     if not isinstance(weights, Mapping) or set(weights) != set(expected):
         difference = sorted(set(expected) ^ set(weights))[:3] if isinstance(weights, Mapping) else "no mapping"
@@ -94,4 +128,3 @@ def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
             raise CheckpointError(
                 f"saved weight {name!r} is {found}, the policy has {target.dtype} {tuple(target.shape)}"
             )
-    module.load_state_dict(dict(weights))

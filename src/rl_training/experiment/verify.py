@@ -16,11 +16,10 @@ from typing import Any
 from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_dir import CHECKPOINTS, EVALUATIONS, METADATA, read_lines
+from rl_training.experiment.snapshot import RESUME_IGNORES
 from rl_training.utils.errors import AxiomError
 from rl_training.utils.trees import count_arrays, differing_paths
 
-# Wall-clock numbers and the count of resumes differ by nature; everything else must be equal.
-IGNORED = ("runtime.timer", "runtime.resume_count")
 POLL_SECONDS = 0.01
 
 
@@ -63,7 +62,7 @@ def verify_resume(
     killed, kill_steps = _train_killed(config, folder / "killed", kills, seconds, rng, modules, say)
 
     expected, actual = _final_state(whole), _final_state(killed)
-    differences = differing_paths(expected.groups, actual.groups, IGNORED)
+    differences = differing_paths(expected.groups, actual.groups, RESUME_IGNORES)
     differences += _differing_evaluations(whole, killed)
     resumes = _metadata(killed).get("resumes", [])
     return VerifyReport(

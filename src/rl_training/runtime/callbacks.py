@@ -36,7 +36,10 @@ class Callback:
         """After each evaluation."""
 
     def on_training_end(self, trainer: BaseTrainer) -> None:
-        """After the last iteration, however it ended."""
+        """After the last iteration, unless an error ended it."""
+
+    def close(self) -> None:
+        """Lets go of what was opened since the start (files, panels, environments), also after an error."""
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, arrays and JSON values that a resume needs."""
@@ -71,6 +74,8 @@ class Evaluate(Callback):
     def on_training_end(self, trainer: BaseTrainer) -> None:
         if trainer.complete and self.last_step != trainer.global_step:
             self._evaluate(trainer)
+
+    def close(self) -> None:
         self._evaluator.close()
 
     def _evaluate(self, trainer: BaseTrainer) -> None:
@@ -143,13 +148,14 @@ class Checkpoint(Callback):
         self._save, self._every = save, Every(every)
         self.best = float("-inf")
         self.saved_step = -1
-        self._best_pending = False
+        self._best_pending = self._evaluated_since = False
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
         if self.saved_step < 0:  # from here on, a kill at any instant leaves something to resume from
             self._write(trainer)
 
     def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:
+        self._evaluated_since = True  # callbacks that listen to evaluations have changed
         if result.mean > self.best:
             self.best, self._best_pending = result.mean, True
 
@@ -158,11 +164,11 @@ class Checkpoint(Callback):
             self._write(trainer)
 
     def on_training_end(self, trainer: BaseTrainer) -> None:
-        if self._best_pending or self.saved_step != trainer.global_step:
+        if self._evaluated_since or self.saved_step != trainer.global_step:
             self._write(trainer)
 
     def _write(self, trainer: BaseTrainer) -> None:
-        best, self._best_pending = self._best_pending, False
+        best, self._best_pending, self._evaluated_since = self._best_pending, False, False
         self.saved_step = trainer.global_step
         with trainer.timer.stage("checkpoint"):
             self._save(trainer.global_step, best)

@@ -37,6 +37,7 @@ class EpisodeStatistics:
     WINDOW = 100
 
     def __init__(self, num_envs: int):
+        self.num_envs = num_envs
         self.running_returns = np.zeros(num_envs)
         self.running_lengths = np.zeros(num_envs, dtype=np.int64)
         self.returns: deque[float] = deque(maxlen=self.WINDOW)
@@ -44,8 +45,9 @@ class EpisodeStatistics:
         self.episodes = 0
 
     def add(self, record: StepRecord) -> None:
-        self.running_returns += record.rewards * record.valid
-        self.running_lengths += record.valid
+        # An invalid step belongs to no episode; after a worker's death it also cuts one off that has no return.
+        self.running_returns = np.where(record.valid, self.running_returns + record.rewards, 0.0)
+        self.running_lengths = np.where(record.valid, self.running_lengths + 1, 0)
         ended = record.terminated | record.truncated
         if ended.any():
             self.returns.extend(self.running_returns[ended].tolist())
@@ -65,9 +67,9 @@ class EpisodeStatistics:
         }
 
     def forget_running(self) -> None:
-        """For a resume that had to start fresh episodes."""
-        self.running_returns[:] = 0.0
-        self.running_lengths[:] = 0
+        """For a resume that had to start fresh episodes, possibly in another number of environments."""
+        self.running_returns = np.zeros(self.num_envs)
+        self.running_lengths = np.zeros(self.num_envs, dtype=np.int64)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,8 @@ from torch import nn
 
 from rl_training.envs.contract import EnvStepper
 from rl_training.runtime.collector import obs_to_torch
-from rl_training.utils.seeding import derive_seed, preserved_global_rng
+from rl_training.utils.global_random import preserved_global_rng
+from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
 
 

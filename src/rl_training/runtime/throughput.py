@@ -18,6 +18,10 @@ class StageTimer:
     def start(self) -> None:
         self._started = time.perf_counter()
 
+    def stop(self) -> None:
+        """Time until the next start does not count."""
+        self._before, self._started = self.elapsed, None
+
     @property
     def elapsed(self) -> float:
         """Seconds of training so far, over all resumes."""

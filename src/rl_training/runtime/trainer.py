@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm, Metrics
@@ -13,7 +14,8 @@ from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.seeding import GlobalRandomStream, derive_seed
+from rl_training.utils.global_random import GlobalRandomStream
+from rl_training.utils.seeding import derive_seed
 
 
 class BaseTrainer(ABC):
@@ -36,7 +38,7 @@ class BaseTrainer(ABC):
         self.last_evaluation: EvaluationResult | None = None
         self.stop_reason: str | None = None
         self.interrupted = False
-        self._started = False
+        self._started = self._finished = False
 
     @abstractmethod
     def _start(self) -> None:
@@ -68,29 +70,38 @@ class BaseTrainer(ABC):
     def train(self) -> None:
         """Runs until `total_timesteps` is reached (overshooting by less than one rollout) or somebody calls `stop`."""
         self.timer.start()
-        with self.global_random.active():
-            if not self._started:
-                self._start()
-                self._started = True
-            self._notify("on_training_start")
-            while self.global_step < self.total_timesteps and self.stop_reason is None:
-                steps = self._iterate()
-                self.previous_step, self.global_step = self.global_step, self.global_step + steps
-                self.iterations += 1
-                self._notify("on_iteration_end")
-            self._notify("on_training_end")
+        try:
+            with self.global_random.active():
+                self._loop()
+        finally:
+            self.timer.stop()
+            for callback in self.callbacks:
+                callback.close()
+
+    def _loop(self) -> None:
+        if not self._started:
+            self._start()
+            self._started = True
+        self._notify("on_training_start")
+        while self.global_step < self.total_timesteps and self.stop_reason is None:
+            steps = self._iterate()
+            self.previous_step, self.global_step = self.global_step, self.global_step + steps
+            self.iterations += 1
+            self._notify("on_iteration_end")
+        self._finished = True
+        self._notify("on_training_end")
 
     def stop(self, reason: str, *, interrupted: bool = False) -> None:
-        """Ends training after the current iteration."""
-        self.stop_reason = self.stop_reason or reason
+        """Ends training after the current iteration; without effect once the last one is done."""
+        if not self._finished:
+            self.stop_reason = self.stop_reason or reason
         self.interrupted = self.interrupted or interrupted
 
     def extend(self, total_timesteps: int, callbacks: Sequence[Callback]) -> None:
-        """Allows another call of `train`, up to the new total, with further callbacks run before the others."""
-        known = {id(callback) for callback in self.callbacks}
-        new = [callback for callback in callbacks if id(callback) not in known]
-        self.callbacks = _with_own_names([*new, *self.callbacks])
-        self.total_timesteps, self.stop_reason, self.interrupted = total_timesteps, None, False
+        """Allows another call of `train`, up to the new total and with these callbacks."""
+        self.callbacks = _with_own_names(callbacks)
+        self.total_timesteps, self.stop_reason = total_timesteps, None
+        self.interrupted = self._finished = False
 
     def report_evaluation(self, result: EvaluationResult) -> None:
         """Hands an evaluation to every callback."""
@@ -121,8 +132,8 @@ class BaseTrainer(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the loop. Callbacks that are new since the checkpoint start fresh; vanished ones are forgotten."""
         self._started = True
-        self.global_step, self.previous_step = state["global_step"], state["previous_step"]
-        self.iterations, self.resume_count = state["iterations"], state["resume_count"] + 1
+        self.global_step, self.previous_step = index(state["global_step"]), index(state["previous_step"])
+        self.iterations, self.resume_count = index(state["iterations"]), index(state["resume_count"]) + 1
         self.timer.load_state_dict(state["timer"])
         for callback in self.callbacks:
             if callback.key in state["callbacks"]:

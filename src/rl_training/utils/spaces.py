@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.utils.errors import CheckpointError, SpaceError
+from rl_training.utils.errors import CheckpointError, NonFiniteError, SpaceError
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -99,6 +99,8 @@ class ActionAdapter:
         if isinstance(space, spaces.MultiBinary):
             return actions.reshape(count, *space.shape).astype(space.dtype)
         assert isinstance(space, spaces.Box)
+        if not np.isfinite(actions).all():
+            raise NonFiniteError("the policy's actions became NaN or infinite; no environment was stepped with them")
         scaled = self._low + (np.clip(actions, -1.0, 1.0).astype(np.float64) + 1.0) * self._half_width
         native = scaled.reshape(count, *space.shape).astype(space.dtype)
         # Rounding to the space's dtype may step over a bound by one unit in the last place.
@@ -151,6 +153,6 @@ def space_from_tree(tree: dict[str, Any]) -> spaces.Space[Any]:
             return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
         if kind == "Dict":
             return spaces.Dict({key: space_from_tree(sub) for key, sub in tree["spaces"].items()})
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
         raise CheckpointError(f"the saved space description is not valid: {error!r}") from error
     raise CheckpointError(f"the saved space description names an unknown space {kind!r}")

@@ -13,8 +13,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
-from helpers.envs import CounterEnv, DictCounterEnv
 
+from helpers.envs import CounterEnv, DictCounterEnv
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.async_env import AsyncEnvs
 from rl_training.envs.contract import EnvStepper, StepRecord
@@ -161,7 +161,13 @@ def test_dict_observations(backend: str, mode: AutoresetMode) -> None:
             if record.valid[1]:
                 now, after = record.obs, record.next_obs
                 seen.append(
-                    (now["count"][1, 0], now["parity"][1], after["count"][1, 0], after["parity"][1], record.truncated[1])
+                    (
+                        now["count"][1, 0],
+                        now["parity"][1],
+                        after["count"][1, 0],
+                        after["parity"][1],
+                        record.truncated[1],
+                    )
                 )
     finally:
         stepper.close()

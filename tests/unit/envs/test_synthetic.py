@@ -57,7 +57,7 @@ def test_discrete_observations_take_every_value() -> None:
 def test_an_action_outside_the_space_is_an_error() -> None:
     env = SyntheticEnv(OBSERVATIONS[0], spaces.Discrete(3, start=1))
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="action 0 is not in Discrete"):
+    with pytest.raises(ValueError, match=r"is not in Discrete\(3, start=1\)"):
         env.step(np.int64(0))
 
 

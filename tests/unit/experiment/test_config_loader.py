@@ -170,9 +170,7 @@ def test_paths_that_are_not_config_files(write: Write, tmp_path: Path) -> None:
 
 
 def test_base_chain_merges_mappings_and_replaces_the_rest(write: Write) -> None:
-    write(
-        "seed: 1\nnum_envs: 2\nhyperparams: {gamma: 0.5, betas: [1, 2]}\npolicy: {shared: true}\n", "a.yaml"
-    )
+    write("seed: 1\nnum_envs: 2\nhyperparams: {gamma: 0.5, betas: [1, 2]}\npolicy: {shared: true}\n", "a.yaml")
     write("base: ../a.yaml\nseed: 2\nhyperparams:\n  betas: [3]\n  lr: {start: 1, end: 0}\n", "sub/b.yaml")
     path = write("base: sub/b.yaml\nhyperparams: {lr: {end: 0.5}}\npolicy: {activation: relu}\n", "c.yaml")
     resolved = resolve(path, ["hyperparams.lr.start=2", "env.kwargs={g: 9}", "env.kwargs.h=1e-3"])
@@ -210,9 +208,7 @@ def test_a_scalar_replaces_a_schedule_and_the_other_way_round(write: Write) -> N
 def test_longer_cycles_are_found(write: Write) -> None:
     write("base: sub/b.yaml\n", "a.yaml")
     write("base: ../a.yaml\n", "sub/b.yaml")
-    assert error_of("a.yaml").endswith(
-        "a config cannot build on itself: a.yaml -> sub/b.yaml -> sub/../a.yaml"
-    )
+    assert error_of("a.yaml").endswith("a config cannot build on itself: a.yaml -> sub/b.yaml -> sub/../a.yaml")
 
 
 def test_sections_with_only_comments_change_nothing(write: Write) -> None:
@@ -227,9 +223,7 @@ def test_errors_name_the_source_that_gave_the_value(write: Write) -> None:
     path = write("base: base.yaml\nseed: 3\n")
     assert error_of(path).startswith("base.yaml:2: key 'num_envs'")
     assert error_of(path, ["num_envs=-1"]) == "command line: key 'num_envs': must be >= 1, got -1"
-    assert (
-        error_of("ppo/cartpole", {"sede": 1}) == "command line: key 'sede': unknown key; did you mean 'seed'?"
-    )
+    assert error_of("ppo/cartpole", {"sede": 1}) == "command line: key 'sede': unknown key; did you mean 'seed'?"
     with pytest.raises(ConfigError, match="^arguments: key 'seed'"):
         resolve(None, {"seed": "a"}, overrides_origin="arguments")
 
@@ -266,9 +260,7 @@ def test_origins_cover_every_key() -> None:
         return {
             leaf
             for name, value in values.items()
-            for leaf in (
-                leaves(value, f"{prefix}{name}.") if value and isinstance(value, dict) else {prefix + name}
-            )
+            for leaf in (leaves(value, f"{prefix}{name}.") if value and isinstance(value, dict) else {prefix + name})
         }
 
     assert set(resolved.origins) == leaves(resolved.config.to_dict())
@@ -290,9 +282,7 @@ def test_hyperparams_errors_lead_to_their_line(write: Write) -> None:
 def test_the_presets_are_found_by_name_and_fit_their_algorithm() -> None:
     from rl_training.experiment import registry
 
-    assert {"ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "ppo/lunarlander", "ppo/hopper"} <= set(
-        preset_names()
-    )
+    assert {"ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "ppo/lunarlander", "ppo/hopper"} <= set(preset_names())
     assert {"a2c/cartpole", "a2c/acrobot"} <= set(preset_names())
     for name in preset_names():
         resolved = resolve(name)
@@ -301,12 +291,8 @@ def test_the_presets_are_found_by_name_and_fit_their_algorithm() -> None:
         build_dataclass(config_class, resolved.config.hyperparams, "hyperparams", resolved.locate)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((REPOSITORY / "configs").glob("*/*.yaml")), ids=lambda path: path.stem
-)
-def test_the_shipped_configs_repeat_no_number_and_their_commented_lines_work(
-    path: Path, write: Write
-) -> None:
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*/*.yaml")), ids=lambda path: path.stem)
+def test_the_shipped_configs_repeat_no_number_and_their_commented_lines_work(path: Path, write: Write) -> None:
     from rl_training.experiment import registry
 
     text = path.read_text(encoding="utf-8")
@@ -316,9 +302,7 @@ def test_the_shipped_configs_repeat_no_number_and_their_commented_lines_work(
     given = {key for key, origin in edited.origins.items() if origin.startswith("copy.yaml")}
     assert len(given) >= 6
     before, after = flat(preset.config.to_dict()), flat(edited.config.to_dict())
-    assert not [
-        key for key in given if before.get(key) == after[key] and key != "hyperparams.learning_rate.end"
-    ]
+    assert not [key for key in given if before.get(key) == after[key] and key != "hyperparams.learning_rate.end"]
     config_class = registry.load(edited.config.algo).config_class
     build_dataclass(config_class, edited.config.hyperparams, "hyperparams", edited.locate)
 

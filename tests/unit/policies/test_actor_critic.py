@@ -195,17 +195,13 @@ def test_squash_keeps_actions_inside_the_bounds() -> None:
     obs = torch.zeros(100, 4)
     assert free.act(obs, generator=seeded()).abs().max() > 1
     # The weights are the same, so are the draws before the tanh.
-    torch.testing.assert_close(
-        squashed.act(obs, generator=seeded()), free.act(obs, generator=seeded()).tanh()
-    )
+    torch.testing.assert_close(squashed.act(obs, generator=seeded()), free.act(obs, generator=seeded()).tanh())
     assert torch.equal(
         squashed.act(observations(), deterministic=True), free.act(observations(), deterministic=True).tanh()
     )
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.Discrete(2), spaces.MultiBinary(2)], ids=["Discrete", "MultiBinary"]
-)
+@pytest.mark.parametrize("space", [spaces.Discrete(2), spaces.MultiBinary(2)], ids=["Discrete", "MultiBinary"])
 def test_squash_is_refused_for_other_actions_than_box(space: spaces.Space) -> None:
     with pytest.raises(ConfigError, match=f"{type(space).__name__}.*squash to false"):
         policy(space, squash=True)
@@ -237,9 +233,7 @@ def test_act_repeats_with_the_generator_and_is_the_mode_when_deterministic() -> 
     assert not torch.equal(model.act(obs, generator=seeded(5)), model.act(obs, generator=seeded(6)))
     generator = seeded(5)
     state = generator.get_state()
-    assert torch.equal(
-        model.act(obs, generator=generator, deterministic=True), model.distribution(obs).mode()
-    )
+    assert torch.equal(model.act(obs, generator=generator, deterministic=True), model.distribution(obs).mode())
     assert torch.equal(generator.get_state(), state)
 
 

@@ -223,9 +223,7 @@ def test_gaussian_by_hand() -> None:
     assert distribution.entropy().item() == pytest.approx(1 + math.log(2 * math.pi) + math.log(2))
 
 
-@pytest.mark.parametrize(
-    "log_std", [normal(3, seed=4), normal(40, 3, seed=5)], ids=["state-independent", "per state"]
-)
+@pytest.mark.parametrize("log_std", [normal(3, seed=4), normal(40, 3, seed=5)], ids=["state-independent", "per state"])
 def test_gaussian_matches_torch(log_std: Tensor) -> None:
     mean, actions = normal(40, 3), normal(40, 3, seed=2)
     ours = DiagGaussian(mean, log_std)

@@ -1,0 +1,1 @@
+"""Presets, benchmark manifests, results and reports: curated, never a second runtime."""

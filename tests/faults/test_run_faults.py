@@ -1,0 +1,177 @@
+"""What a run does when the world misbehaves: signals, a full disk, NaN, folders that cannot be written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rl_training.experiment.checkpoint import CheckpointStore
+from rl_training.utils import failpoints
+
+SMALL = [
+    "--total-timesteps=10000000",
+    "--num-envs=2",
+    "--set=hyperparams.num_steps=32",
+    "--set=checkpoint.every=64",
+    "--set=evaluation.every=0",
+    "--set=logging.tensorboard=false",
+]
+
+
+def _start(folder, *arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "rl_training.cli", "train", *SMALL, f"--output-dir={folder}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+
+
+def _wait_for_checkpoints(process, folder: Path, count: int = 3) -> Path:
+    while process.poll() is None:
+        for run_dir in folder.glob("*"):
+            steps = CheckpointStore(run_dir / "checkpoints", keep=1).steps()
+            if steps and steps[-1] >= 64 * count:
+                return run_dir
+        time.sleep(0.02)
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "group"),
+    [(signal.SIGTERM, 143, False), (signal.SIGINT, 130, False), (signal.SIGINT, 130, True)],
+    ids=["sigterm", "ctrl-c", "ctrl-c-with-workers"],
+)
+def test_signal_saves_and_names_the_resume_command(number, code, group, tmp_path):
+    process = _start(tmp_path, *(["--set=env.backend=async"] if group else []))
+    run_dir = _wait_for_checkpoints(process, tmp_path)
+    if group:
+        os.killpg(process.pid, number)  # a terminal's Ctrl-C reaches the environment workers too
+    else:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert f"axiomrl resume {run_dir}" in out
+    metadata = json.loads((run_dir / "metadata.json").read_text())
+    assert metadata["status"] == "interrupted"
+    step = metadata["latest_metrics"]["global_step"]
+    assert CheckpointStore(run_dir / "checkpoints", keep=1).steps()[-1] == step
+    assert "Traceback" not in err
+
+
+SLOW_ENV = """
+import os
+import pathlib
+import gymnasium as gym
+
+
+def make():
+    env = gym.make("CartPole-v1")
+    step = env.step
+
+    def marked(action):
+        pathlib.Path(os.environ["MARKER"]).touch()
+        return step(action)
+
+    env.step = marked
+    return env
+
+
+gym.register("Marked-v0", entry_point=make)
+"""
+
+
+def test_second_ctrl_c_leaves_at_once(tmp_path):
+    (tmp_path / "slow_env.py").write_text(SLOW_ENV)
+    marker = tmp_path / "stepping"
+    process = _start(
+        tmp_path / "runs",
+        "--set=hyperparams.num_steps=1000000",  # one iteration lasts minutes, and the first signal waits for its end
+        "--import=slow_env",
+        "--set=env_id=Marked-v0",
+        PYTHONPATH=str(tmp_path),
+        MARKER=str(marker),
+    )
+    for _ in range(2):
+        while not marker.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        marker.unlink()
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "stopped at once" in err
+
+
+def test_disk_full_is_reported_and_the_last_good_checkpoint_stays(tmp_path):
+    process = _start(tmp_path, **{failpoints.ENV_VAR: "checkpoint.write@40=enospc"})
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "disk full" in err and "Traceback" not in err
+    (run_dir,) = tmp_path.iterdir()
+    checkpoint, messages = CheckpointStore(run_dir / "checkpoints", keep=1).load_latest()
+    assert messages == []
+    assert checkpoint.info["step"] >= 64
+    metadata = json.loads((run_dir / "metadata.json").read_text())
+    assert metadata["status"] == "failed" and "disk full" in metadata["stop_reason"]
+
+
+NAN_ENV = """
+import gymnasium as gym
+import numpy as np
+
+
+class NanAfter(gym.Env):
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        reward = float("nan") if self.steps > 100 else 1.0
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), reward, False, False, {}
+
+
+gym.register("NanAfter-v0", entry_point=NanAfter)
+"""
+
+
+def test_nan_loss_stops_before_the_step_with_the_metric_named_and_state_saved(tmp_path):
+    (tmp_path / "nan_env.py").write_text(NAN_ENV)
+    process = _start(
+        tmp_path / "runs",
+        "--import=nan_env",
+        "--set=env_id=NanAfter-v0",
+        PYTHONPATH=str(tmp_path),
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "value_loss" in err and "NaN" in err and "Traceback" not in err
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run_dir / "metadata.json").read_text())["status"] == "failed"
+    from rl_training.experiment.checkpoint import read_checkpoint
+
+    crash = read_checkpoint(run_dir / "crash")
+    assert "value_loss" in crash.info["error"]
+    assert all(bool(weight.isfinite().all()) for weight in crash.groups["policy"]["weights"].values())
+
+
+@pytest.mark.parametrize("place", ["a-file/runs", "/proc/nowhere"])
+def test_folder_that_cannot_be_written_is_one_line_and_exit_2(place, tmp_path):
+    (tmp_path / "a-file").write_text("")
+    process = _start(tmp_path / place)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert err.count("\n") == 1 and err.startswith("error: cannot write to the output folder")
+    assert out == ""

@@ -1,0 +1,59 @@
+"""Kill a run with SIGKILL at random moments, resume it, and compare its end with an uninterrupted run, bit for bit.
+
+`make torture` kills each run ten times; the ordinary suite kills fewer of the same runs fewer times.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rl_training.experiment.build import complete_config
+from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.verify import verify_resume
+
+# Preset and what makes the run short but with several checkpoints; iterations are kept small, so that there are many.
+RUNS = {
+    "cartpole-sync": ("ppo/cartpole", {"total_timesteps": 20_000}),
+    "cartpole-async": ("ppo/cartpole", {"total_timesteps": 16_000, "env.backend": "async"}),
+    "cartpole-async-next-step": (
+        "ppo/cartpole",
+        {"total_timesteps": 16_000, "env.backend": "async", "env.autoreset": "next_step"},
+    ),
+    "cartpole-native": ("ppo/cartpole", {"total_timesteps": 30_000, "env.backend": "native"}),
+    "pendulum": ("ppo/pendulum", {"total_timesteps": 15_000}),
+    "acrobot": ("ppo/acrobot", {"total_timesteps": 15_000, "hyperparams.num_steps": 64}),
+    "lunarlander": (
+        "ppo/lunarlander",
+        {"total_timesteps": 12_000, "hyperparams.num_steps": 64, "hyperparams.num_minibatches": 16},
+    ),
+    "hopper": ("ppo/hopper", {"total_timesteps": 8_000, "hyperparams.num_steps": 512}),
+    "a2c-cartpole": ("a2c/cartpole", {"total_timesteps": 15_000}),
+}
+QUICK = ("cartpole-sync", "cartpole-async", "hopper")
+
+
+def _config(name: str):
+    preset, overrides = RUNS[name]
+    steps = overrides["total_timesteps"]
+    common = {"checkpoint.every": steps // 10, "evaluation.every": steps // 3, "evaluation.episodes": 5}
+    return complete_config(resolve(preset, {**overrides, **common, "logging.tensorboard": False}))[0]
+
+
+def _check(name: str, kills: int, folder: Path) -> None:
+    report = verify_resume(_config(name), folder, kills=kills, rng=random.Random())
+    assert report.differences == (), f"{name} differs after kills at {report.kill_steps}"
+    assert report.arrays > 50
+    assert set(report.grades) == {"exact"}
+    assert report.kills >= min(kills, 1)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_killed_and_resumed_run_is_identical(name, tmp_path):
+    _check(name, kills=2, folder=tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", RUNS)
+def test_killed_ten_times(name, tmp_path):
+    _check(name, kills=10, folder=tmp_path)

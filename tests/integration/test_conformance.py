@@ -1,0 +1,244 @@
+"""Every registered algorithm passes the conformance suite, and the suite catches algorithms that are broken on purpose."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import types
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.algorithms.a2c import A2C
+from rl_training.experiment import registry
+from rl_training.experiment.conformance import check_algorithm
+from rl_training.experiment.conformance_bench import ConformanceError
+from rl_training.utils.errors import UserError
+
+BROKEN_STEPS = 60
+"""Enough for six iterations of A2C with two environments."""
+
+
+@pytest.mark.parametrize("algo", registry.algorithm_ids())
+def test_every_algorithm_conforms(algo: str) -> None:
+    before = torch.get_rng_state()
+    report = check_algorithm(algo)
+    report.raise_if_failed()
+    declared = registry.load(algo)
+    names = {result.name for result in report.results}
+    assert {"same_seed", "save_load", "split_run", "state_tree", "evaluation", "refusals"} <= names
+    assert {f"observation_space:{name}" for name in declared.observation_spaces} <= names
+    assert {f"action_space:{name}" for name in declared.action_spaces} <= names
+    assert torch.equal(before, torch.get_rng_state())
+
+
+class UnseededNoise(A2C):
+    """Randomness that no seed controls."""
+
+    def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        metrics = super()._optimize(rollout, progress)
+        with torch.no_grad():
+            self.policy.value_head.bias += int.from_bytes(os.urandom(4)) * 1e-12
+        return metrics
+
+
+class GlobalNoise(A2C):
+    """Draws from torch's global generator, which a run seeds, saves and restores: not broken."""
+
+    def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        metrics = super()._optimize(rollout, progress)
+        with torch.no_grad():
+            self.policy.value_head.bias += 1e-3 * torch.randn(1)
+        return metrics
+
+
+class ForgetsOptimizer(A2C):
+    """Neither saves nor restores the moments of its optimiser."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in super().state_dict().items() if key != "optimizers"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self._running_returns = state["running_returns"]
+
+
+class ForgetsCounter(A2C):
+    """Keeps a counter that changes the update and is not in its state."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._updates = itertools.count(1)
+
+    def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        return super()._optimize(rollout, 1.0 if next(self._updates) > 5 else 0.5)
+
+
+class IgnoresRestoredGenerator(A2C):
+    """Saves its random stream and does not take it back."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        fresh = self.generator.get_state()
+        super().load_state_dict(state)
+        self.generator.set_state(fresh)
+
+
+class SeedlessWeights(A2C):
+    """Starts from, and stays at, the same weights whatever the seed."""
+
+    def update(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        metrics = super().update(rollout, progress)
+        with torch.no_grad():
+            for value in self.policy.state_dict().values():
+                value.fill_(0.25)
+        return metrics
+
+
+class StateOfAnotherKind(A2C):
+    """Puts something into its state that the checkpoint format does not have."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "seen": {1, 2, 3}}
+
+
+class NoiseOfEvaluation(A2C):
+    """Acts in evaluation mode from the stream that training draws from."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        policy, act = self.policy, self.policy.act
+
+        def disturbing(obs: Any, **settings: Any) -> Tensor:
+            if not policy.training:
+                torch.rand(1, generator=self.generator)
+            return act(obs, **settings)
+
+        policy.act = disturbing  # type: ignore[method-assign]
+
+
+class AcceptsEverything(A2C):
+    """Declares one action space and checks nothing."""
+
+    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
+
+    @classmethod
+    def check_spaces(cls, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        pass
+
+
+class DeclaresTooMuch(A2C):
+    """Declares MultiDiscrete actions and acts as if there were one choice only."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        act = self.policy.act
+        self.policy.act = lambda obs, **settings: act(obs, **settings)[..., :1]  # type: ignore[method-assign]
+
+    action_spaces: ClassVar[tuple[str, ...]] = ("MultiDiscrete",)
+
+
+class DeclaresUnknown(A2C):
+    """Declares a space that does not exist."""
+
+    observation_spaces: ClassVar[tuple[str, ...]] = ("Box", "Sphere")
+
+
+class WrongRefusal(A2C):
+    """Refuses with an error that the command line would show as a bug."""
+
+    @classmethod
+    def check_spaces(cls, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        if isinstance(observation_space, spaces.Tuple):
+            raise NotImplementedError("Tuple")
+        super().check_spaces(observation_space, action_space)
+
+
+class BadMetric(A2C):
+    """Reports a metric that is not finite although the loss is."""
+
+    def update(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        return {**super().update(rollout, progress), "ratio": torch.tensor(float("nan"))}
+
+
+class FloatMetric(A2C):
+    """Reads a metric from the device in the update."""
+
+    def update(self, rollout: Any, progress: float) -> dict[str, Any]:
+        return {**super().update(rollout, progress), "ratio": 0.5}
+
+
+class NeverLearns(A2C):
+    """Skips the optimiser."""
+
+    def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        return {"loss": torch.zeros(())}
+
+
+@pytest.mark.parametrize(
+    "broken, failing, message",
+    [
+        (
+            UnseededNoise,
+            {"same_seed", "split_run", "evaluation"},
+            "same seed end in different states.*policy.weights",
+        ),
+        (ForgetsOptimizer, {"split_run"}, "resumed at step 30 ends in another state.*weights"),
+        (ForgetsCounter, {"split_run"}, "ends in another state"),
+        (IgnoresRestoredGenerator, {"split_run"}, "right after loading is not the saved one.*algorithm.generator"),
+        (SeedlessWeights, {"same_seed"}, "different seeds end with the same weights"),
+        (StateOfAnotherKind, {"save_load", "split_run", "state_tree"}, "set is not a state value"),
+        (NoiseOfEvaluation, {"evaluation"}, "changes the training.*policy.weights"),
+        (AcceptsEverything, {"refusals"}, "accepts actions in .*which it does not declare"),
+        (DeclaresTooMuch, {"action_space:MultiDiscrete"}, "fails in MultiDiscrete"),
+        (DeclaresUnknown, {"observation_space:Sphere"}, "declares 'Sphere'"),
+        (WrongRefusal, {"refusals"}, "with NotImplementedError instead of SpaceError"),
+        (BadMetric, {"same_seed", "action_space:Box"}, "metric 'ratio' is nan at step 10"),
+        (FloatMetric, {"same_seed", "action_space:Box"}, "metric 'ratio' is 0.5; metrics are tensors"),
+        (NeverLearns, {"action_space:Box", "observation_space:Dict"}, "learns nothing in"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_broken_algorithms_are_caught(
+    monkeypatch: pytest.MonkeyPatch, broken: type, failing: set[str], message: str
+) -> None:
+    hyperparams = {"learning_rate": {"start": 1e-2, "end": 0.0}} if broken is ForgetsCounter else {}
+    report = check_algorithm(
+        _register(monkeypatch, broken), total_timesteps=BROKEN_STEPS, hyperparams=hyperparams, only=failing
+    )
+    assert failing == {result.name for result in report.failures}, str(report)
+    with pytest.raises(ConformanceError, match=f"(?s){message}"):
+        report.raise_if_failed()
+
+
+@pytest.mark.parametrize("sound", [A2C, GlobalNoise])
+def test_a_sound_algorithm_passes_the_same_short_suite(monkeypatch: pytest.MonkeyPatch, sound: type) -> None:
+    """The other half of the negative controls: what was caught above was not the length of the run."""
+    report = check_algorithm(_register(monkeypatch, sound), total_timesteps=BROKEN_STEPS)
+    assert report.passed, str(report)
+    assert "FAILED" not in str(report)
+
+
+def test_a_run_too_short_to_split_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = check_algorithm(_register(monkeypatch, A2C), total_timesteps=10, only=["split_run"])
+    (split,) = [result for result in report.failures if result.name == "split_run"]
+    assert "one iteration takes all of the 10 steps" in str(split.problem)
+
+
+def test_an_unknown_check_is_named() -> None:
+    with pytest.raises(UserError, match="no check named 'split_runs'.*split_run"):
+        check_algorithm("a2c", only=["split_runs"])
+
+
+def _register(monkeypatch: pytest.MonkeyPatch, algorithm: type) -> str:
+    module: Any = types.ModuleType("rl_training.algorithms.under_test")
+    setattr(module, algorithm.__name__, algorithm)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    info = registry.AlgorithmInfo(
+        "under_test", algorithm.__name__, "under_test", "on_policy", "contrib", "For this test."
+    )
+    monkeypatch.setitem(registry.ALGORITHMS, "under_test", info)
+    return "under_test"

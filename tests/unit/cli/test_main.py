@@ -1,0 +1,131 @@
+"""The command line: what it prints, its exit codes, and what it imports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rl_training import __version__
+from rl_training.cli.main import COMMANDS, main
+
+
+def test_alone_it_names_the_five_commands_a_newcomer_needs(capsys):
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[:2] for line in out.splitlines() if line.startswith("  axiomrl")] == [
+        ["axiomrl", "train"],
+        ["axiomrl", "train"],
+        ["axiomrl", "eval"],
+        ["axiomrl", "resume"],
+        ["axiomrl", "doctor"],
+    ]
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"axiomrl {__version__}\n"
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    assert f"axiomrl {name}" in capsys.readouterr().out
+
+
+def test_unknown_command_is_exit_2_with_a_suggestion(capsys):
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'trian': did you mean 'train'?\n"
+
+
+def test_unknown_option_is_exit_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--sed", "1"])
+    assert stop.value.code == 2
+    assert "--sed" in capsys.readouterr().err
+
+
+def _modules_after(*arguments: str) -> set[str]:
+    code = (
+        "import sys\n"
+        "from rl_training.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print('MODULES', *sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(result.stdout.rsplit("MODULES", 1)[1].split())
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], [], ["train", "--help"], ["doctor"]])
+def test_light_commands_do_not_import_torch(arguments):
+    modules = _modules_after(*arguments)
+    assert "rl_training.cli.main" in modules
+    assert not modules & {"torch", "gymnasium", "tensorboard"}
+
+
+def test_importtime_shows_no_torch_for_doctor():
+    command = [sys.executable, "-X", "importtime", "-m", "rl_training.cli", "doctor"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = [line.split("|")[-1].strip() for line in result.stderr.splitlines() if line.startswith("import time:")]
+    assert "rl_training.cli.options" in imported  # what the command module itself imports
+    assert not [name for name in imported if name == "torch" or name.startswith("torch.")]
+
+
+def test_listing_algorithms_does_not_import_torch():
+    code = "import sys\nfrom rl_training.experiment import registry\nprint(registry.algorithm_ids(), 'torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "['a2c', 'ppo'] False\n"
+
+
+def test_doctor_prints_stable_keys(capsys):
+    assert main(["doctor"]) == 0
+    lines = [line.split(": ", 1) for line in capsys.readouterr().out.splitlines()]
+    assert all(len(line) == 2 for line in lines)
+    keys = [key for key, _ in lines if key != "problem"]
+    assert keys[:2] == ["axiomrl", "python"] and keys[-1] == "status"
+    assert {"os", "cpu", "memory_gib", "torch", "cuda", "gymnasium", "extra.mujoco", "shared_memory_mib", "git"} <= set(
+        keys
+    )
+
+
+def test_doctor_json(capsys):
+    assert main(["doctor", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["status"] == "ok" and facts["extra.mujoco"] is True and facts["torch"].startswith("2.")
+
+
+def test_doctor_says_what_is_wrong_and_how_to_mend_it(monkeypatch, capsys):
+    from rl_training.cli import doctor
+
+    facts = {**doctor.gather_facts(), "torch": None, "gpu": ["H200"], "shared_memory_mib": 1, "cuda": None}
+    monkeypatch.setattr(doctor, "gather_facts", lambda: facts)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert 'problem: torch is not installed (fix: pip install "torch")' in out
+    assert "--shm-size" in out and "status: cannot train" in out
+
+
+def test_doctor_notices_a_cpu_build_beside_a_gpu():
+    from rl_training.cli.doctor import find_problems, gather_facts
+
+    facts = {**gather_facts(), "gpu": ["H200"], "cuda": None}
+    assert [problem["fatal"] for problem in find_problems(facts)] == [False]
+
+
+def test_a_bug_shows_its_traceback_and_exit_1(monkeypatch, capsys):
+    from rl_training.cli import doctor
+
+    def broken():
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(doctor, "gather_facts", broken)
+    assert main(["doctor"]) == 1
+    assert "planted" in capsys.readouterr().err
