@@ -35,7 +35,7 @@ class Config:
     update_epochs: int = 10
     learning_rate: float = 1e-3  # falls linearly to 0
     adam_eps: float = 1e-5
-    gamma: float = 0.98
+    gamma: float = 0.99
     gae_lambda: float = 0.95
     clip_coef: float = 0.2
     clip_value_loss: bool = False

@@ -99,8 +99,8 @@ class ActionAdapter:
         if isinstance(space, spaces.MultiBinary):
             return actions.reshape(count, *space.shape).astype(space.dtype)
         assert isinstance(space, spaces.Box)
-        if not np.isfinite(actions).all():
-            raise NonFiniteError("the policy's actions became NaN or infinite; no environment was stepped with them")
+        if np.isnan(actions).any():
+            raise NonFiniteError("the policy's actions became NaN; no environment was stepped with them")
         scaled = self._low + (np.clip(actions, -1.0, 1.0).astype(np.float64) + 1.0) * self._half_width
         native = scaled.reshape(count, *space.shape).astype(space.dtype)
         # Rounding to the space's dtype may step over a bound by one unit in the last place.

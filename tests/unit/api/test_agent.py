@@ -123,7 +123,7 @@ class TestConstruction:
                 super().__init__()
                 self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
 
-        with pytest.raises(SpaceError, match="action space Dict is not supported"):
+        with pytest.raises(SpaceError, match="does not support Dict action spaces"):
             PPO(DictActions)
 
 
