@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,3 +82,14 @@ def import_modules(names: tuple[str, ...]) -> None:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
+
+
+def program(name: str = "axiomrl") -> str:
+    """How the user can call a program of ours from here: by its name, or by its path where the name is not on the PATH."""
+    beside = Path(sys.executable).parent / name
+    if shutil.which(name) is not None or not beside.exists():
+        return name
+    try:
+        return str(beside.relative_to(Path.cwd()))
+    except ValueError:
+        return str(beside)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rl_training.cli.options import ConfigOptions, JsonOption, print_json
+from rl_training.cli.options import ConfigOptions, JsonOption, print_json, program
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def print_result(resolved: ResolvedConfig, result: TrainResult) -> None:
     print_outcome(result)
     if not result.exit_code:
         print("\nTry next:")
-        print(f"  axiomrl eval {result.run_dir} --episodes 100")
-        print(f"  axiomrl resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}")
-        print(f"  tensorboard --logdir {config.output_dir}")
-        print("  axiomrl train ppo/pendulum")
+        print(f"  {program()} eval {result.run_dir} --episodes 100")
+        print(f"  {program()} resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}")
+        print(f"  {program('tensorboard')} --logdir {config.output_dir}")
+        print(f"  {program()} train ppo/pendulum")
 
 
 def print_outcome(result: TrainResult) -> None:
@@ -110,7 +110,7 @@ def print_outcome(result: TrainResult) -> None:
     if result.best_checkpoint_path is not None:
         print(f"best checkpoint: {result.best_checkpoint_path}")
     if result.exit_code:
-        print(f"resume with: axiomrl resume {result.run_dir}")
+        print(f"resume with: {program()} resume {result.run_dir}")
 
 
 def _steps(result: TrainResult) -> str:

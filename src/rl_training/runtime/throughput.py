@@ -47,7 +47,12 @@ class StageTimer:
 
 
 class RateMeter:
-    """Steps per second and the share of each stage between two readings."""
+    """Training's steps per second and the share of each stage between two readings.
+
+    Time spent on evaluations and checkpoints is left out: it says nothing about how fast the training is.
+    """
+
+    ASIDE = ("evaluate", "checkpoint")
 
     def __init__(self, timer: StageTimer):
         self._timer = timer
@@ -57,11 +62,13 @@ class RateMeter:
         self._last = (step, time.perf_counter(), dict(self._timer.seconds))
 
     def read(self, step: int) -> dict[str, float]:
-        """`steps_per_second`, and `<stage>_share` in [0, 1] for each stage, since the last reading."""
+        """`steps_per_second`, and `<stage>_share` in [0, 1] for each training stage, since the last reading."""
         now, current = time.perf_counter(), dict(self._timer.seconds)
         assert self._last is not None, "start() comes first"
         last_step, last_time, before = self._last
         self._last = (step, now, current)
-        span = max(now - last_time, 1e-9)
-        shares = {f"{stage}_share": (total - before.get(stage, 0.0)) / span for stage, total in current.items()}
+        spent = {stage: total - before.get(stage, 0.0) for stage, total in current.items()}
+        aside = sum(spent.pop(stage, 0.0) for stage in self.ASIDE)
+        span = max(now - last_time - aside, 1e-9)
+        shares = {f"{stage}_share": seconds / span for stage, seconds in spent.items()}
         return {"steps_per_second": (step - last_step) / span, **shares}

@@ -37,7 +37,7 @@ def test_train_reports_what_it_did_and_what_to_try_next(tmp_path, capsys):
     assert "PPO on CartPole-v1, seed 3: 256 steps" in out
     assert "evaluation return" in out and "Try next:" in out
     (run_dir,) = tmp_path.iterdir()
-    assert f"axiomrl eval {run_dir}" in out
+    assert f"axiomrl eval {run_dir}" in out  # by its path if it is not on the PATH
 
 
 def test_train_json(run):

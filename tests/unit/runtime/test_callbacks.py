@@ -154,7 +154,9 @@ def test_checkpoints_at_the_start_at_multiples_at_a_new_best_and_at_the_end() ->
     resumed.on_training_start(loop)  # type: ignore[arg-type]
     resumed.on_evaluation(loop, result(4.0))  # type: ignore[arg-type]
     resumed.on_training_end(loop)  # type: ignore[arg-type]
-    assert saves[4:] == [(180, False)], "not at the start again, but after a last evaluation, which other callbacks heard"
+    assert saves[4:] == [(180, False)], (
+        "not at the start again, but after a last evaluation, which other callbacks heard"
+    )
 
 
 def test_the_saved_state_of_the_checkpoint_callback_includes_the_save_itself() -> None:

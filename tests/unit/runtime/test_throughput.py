@@ -64,3 +64,14 @@ def test_rates_are_those_since_the_last_reading(clock: list[float]) -> None:
     timer.add("learn", 1.0)
     clock[0] += 1.0
     assert meter.read(step=1300) == {"steps_per_second": 100.0, "env_share": 0.0, "learn_share": 1.0}
+
+
+def test_evaluations_and_checkpoints_do_not_count_as_training(clock: list[float]) -> None:
+    timer = StageTimer()
+    meter = RateMeter(timer)
+    meter.start(step=0)
+    timer.add("learn", 1.0)
+    timer.add("evaluate", 7.0)
+    timer.add("checkpoint", 1.0)
+    clock[0] += 10.0
+    assert meter.read(step=100) == {"steps_per_second": 50.0, "learn_share": 0.5}

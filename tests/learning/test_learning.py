@@ -1,0 +1,41 @@
+"""Short runs that must learn, with negative controls that must not. The full measurements are in results/."""
+
+import pytest
+
+from rl_training import A2C, PPO
+
+
+@pytest.mark.parametrize("backend", ["sync", "native"])
+def test_ppo_learns_cartpole(backend, tmp_path):
+    agent = PPO.from_preset("ppo/cartpole", env={"backend": backend}, **_quiet(tmp_path))
+    before = agent.evaluate(10).mean
+    agent.learn(total_timesteps=40_000)
+    assert before < 100
+    assert agent.evaluate(20).mean >= 400
+
+
+def test_a2c_learns_cartpole():
+    agent = A2C("CartPole-v1", seed=0, learning_rate=7e-4)
+    agent.learn(total_timesteps=80_000)
+    assert agent.evaluate(20).mean >= 195
+
+
+def test_ppo_learns_a_continuous_task(tmp_path):
+    agent = PPO.from_preset("ppo/pendulum", **_quiet(tmp_path))
+    agent.learn(total_timesteps=100_000)
+    assert agent.evaluate(20).mean >= -500  # a random policy gets about -1200
+
+
+def test_without_a_learning_rate_nothing_is_learned():
+    agent = PPO("CartPole-v1", seed=0, learning_rate=0.0)
+    agent.learn(total_timesteps=10_000)
+    assert agent.evaluate(20).mean < 150
+
+
+def _quiet(folder):
+    return {
+        "output_dir": folder,
+        "evaluation": {"every": 0},
+        "logging": {"console": "off", "tensorboard": False},
+        "checkpoint": {"every": 0},
+    }

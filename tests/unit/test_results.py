@@ -1,0 +1,54 @@
+"""Claims and evidence: the README's table is exactly what the data files say, and the files are complete."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from rl_training.experiment.config_loader import preset_names, resolve
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "results").glob("*.json"))
+
+
+def _script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_in_the_readme_is_made_from_the_data_files():
+    script = _script("make_results_table")
+    readme = (ROOT / "README.md").read_text()
+    assert script.with_table(readme, script.results_table(ROOT / "results")) == readme
+
+
+def test_every_preset_has_a_measured_result():
+    assert {json.loads(path.read_text())["preset"] for path in FILES} == set(preset_names())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_data_file_says_how_it_was_made_and_adds_up(path):
+    record = json.loads(path.read_text())
+    runs = record["runs"]
+    assert record["seeds"] == len(runs) == len({run["seed"] for run in runs}) >= 3
+    assert record["command"].startswith(f"python scripts/measure.py {record['preset']} --seeds ")
+    assert {"torch", "gymnasium", "numpy", "axiomrl"} <= set(record["versions"])
+    assert record["last_mean"] == pytest.approx(sum(run["last"]["mean"] for run in runs) / len(runs), abs=0.01)
+    assert all(run["curve"] for run in runs)
+    # The numbers belong to the preset as it is now, not to an earlier version of it.
+    current = resolve(record["preset"]).config.to_dict()
+    for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
+        assert record["config"][key] == current[key], f"{key} has changed since the measurement"
+
+
+# What the presets are held to.
+TARGETS = {"ppo/cartpole": 495, "ppo/pendulum": -250, "ppo/acrobot": -90, "a2c/cartpole": 475}
+
+
+@pytest.mark.parametrize("preset", TARGETS)
+def test_targets_are_met(preset):
+    record = next(json.loads(path.read_text()) for path in FILES if json.loads(path.read_text())["preset"] == preset)
+    assert record["last_mean"] >= TARGETS[preset]
