@@ -91,9 +91,10 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._set_generator_state(start["generator"])
         self.reset(seed=start["seed"], options=start["options"])
         for action in state["actions"] if state["actions"] is not None else ():
-            if self._done:
+            native_action = _as_action(action, self.action_space)
+            if self._done or not self.action_space.contains(native_action):
                 return False
-            self.step(_as_action(action, self.action_space))
+            self.step(native_action)
         self._restored_done = self._done
         return (
             same_observation(_as_arrays(self._observation), state["observation"])

@@ -9,12 +9,16 @@ from pathlib import Path
 from rl_training.experiment.build import EnvSource, build_algorithm, complete_config, select_device
 from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_loader import ResolvedConfig
+from rl_training.experiment.config_loader import ResolvedConfig, load_config
 from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
 from rl_training.experiment.session import TrainingSession, TrainResult
 from rl_training.experiment.snapshot import Spaces, check_policy_fits, config_of
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.errors import UserError
+
+FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "checkpoint", "logging", "stopping"}
+"""Config keys that a resume may change: none of them alters what a step of training computes, but for schedules, which
+follow the new total."""
 
 
 def start_run(source: TrainConfig | ResolvedConfig, callbacks: Sequence[Callback] = ()) -> TrainResult:
@@ -32,7 +36,9 @@ def resume_run(path: str | Path, *, total_timesteps: int | None = None, device: 
     if "runtime" not in checkpoint.groups:
         raise UserError(f"{checkpoint.path} holds a policy but no training state, so there is nothing to resume.")
     config = config_of(checkpoint)
-    if run_dir is None:
+    if run_dir is not None:
+        config = _current_config(run_dir, config)
+    else:
         notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
     if total_timesteps is not None:
         config = replace(config, total_timesteps=total_timesteps)
@@ -69,6 +75,23 @@ def _run(
         return session.train()
     finally:
         envs.close()
+
+
+def _current_config(run_dir: Path, saved: TrainConfig) -> TrainConfig:
+    """The run's own config file, which may have changed since the checkpoint only in what leaves the training as it was."""
+    path = run_dir / CONFIG
+    if not path.exists():
+        return saved
+    current = load_config(path)
+    if current.algo != saved.algo:
+        raise UserError(f"{path} is for algorithm {current.algo!r}, but the run's checkpoints are of {saved.algo!r}.")
+    for section in sorted(set(saved.to_dict()) - FREE_TO_CHANGE):
+        if current.to_dict()[section] != saved.to_dict()[section]:
+            raise UserError(
+                f"{path} was edited: {section!r} differs from the checkpoint, and a resumed run must be the same run.\n"
+                f"Undo the edit, or start a new run with it: axiomrl train --config {path}"
+            )
+    return current
 
 
 def open_checkpoint(path: str | Path, *, best: bool = False) -> tuple[Checkpoint, list[str]]:

@@ -81,8 +81,8 @@ class EpisodeStatistics:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.running_returns = np.array(state["running_returns"])
-        self.running_lengths = np.array(state["running_lengths"])
+        self.running_returns = np.array(state["running_returns"], dtype=np.float64)
+        self.running_lengths = np.array(state["running_lengths"], dtype=np.int64)
         self.returns = deque(state["returns"], maxlen=self.WINDOW)
         self.lengths = deque(state["lengths"], maxlen=self.WINDOW)
         self.episodes = state["episodes"]

@@ -102,4 +102,6 @@ class GlobalRandomStream:
         return global_rng_state() if self._active else self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        with preserved_global_rng():
+            set_global_rng_state(state)  # so that a state that does not fit fails here and not in mid-run
         self._state = state

@@ -194,3 +194,33 @@ def test_a_run_works_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_checkpoint_of_a_run_is_not_another_algorithms(whole: Path) -> None:
     with pytest.raises(UserError, match="'ppo', not 'a2c'"):
         A2C.load(whole)
+
+
+def test_an_edited_config_is_refused_unless_the_edit_leaves_the_training_alone(tmp_path: Path) -> None:
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.runner import resume_run, start_run
+
+    config = TrainConfig(
+        total_timesteps=32,
+        num_envs=2,
+        output_dir=str(tmp_path),
+        hyperparams={"num_steps": 8},
+        evaluation={"every": 0},
+        logging={"console": "off", "tensorboard": False},
+    )
+    run_dir = start_run(config).run_dir
+    assert run_dir is not None
+    text = (run_dir / "config.yaml").read_text()
+    for old, new, message in (
+        ("gamma: 0.99", "gamma: 0.5", "'hyperparams' differs from the checkpoint"),
+        ("algo: ppo", "algo: a2c", "is for algorithm 'a2c', but the run's checkpoints are of 'ppo'"),
+        ("num_envs: 2", "num_envs: 3", "'num_envs' differs"),
+    ):
+        assert old in text
+        (run_dir / "config.yaml").write_text(text.replace(old, new, 1))
+        with pytest.raises(UserError, match=message):
+            resume_run(run_dir)
+    (run_dir / "config.yaml").write_text(text.replace("total_timesteps: 32", "total_timesteps: 64"))
+    assert resume_run(run_dir).metrics["global_step"] == 64
+    (run_dir / "config.yaml").unlink()
+    assert resume_run(run_dir, total_timesteps=96).metrics["global_step"] == 96
