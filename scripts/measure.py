@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from rl_training.experiment.runner import open_checkpoint, start_run
 from rl_training.runtime.evaluator import bootstrap_interval
 
 
-def measure_seed(preset: str, seed: int, overrides: dict[str, Any], episodes: int, folder: str) -> dict[str, Any]:
+def measure_seed(preset: str, overrides: dict[str, Any], episodes: int, folder: str, seed: int) -> dict[str, Any]:
     """One training run and the evaluation of its last and best checkpoints."""
     settings = {**overrides, "seed": seed, "output_dir": folder, "logging.console": "off", "logging.tensorboard": False}
     begin = time.monotonic()
@@ -48,15 +51,18 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds trained side by side")
     parser.add_argument("--output", type=Path, default=None)
     args = parser.parse_args()
     output = args.output or Path("results") / f"{args.preset.replace('/', '_')}.json"
     overrides = dict(parse_override(text) for text in args.set)
     with tempfile.TemporaryDirectory() as folder:
         runs = []
-        for seed in (int(part) for part in args.seeds.split(",")):
-            runs.append(measure_seed(args.preset, seed, overrides, args.episodes, folder))
-            print(json.dumps({key: runs[-1][key] for key in ("seed", "steps", "seconds", "last", "best")}), flush=True)
+        with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            seeds = [int(part) for part in args.seeds.split(",")]
+            for run in pool.map(partial(measure_seed, args.preset, overrides, args.episodes, folder), seeds):
+                runs.append(run)
+                print(json.dumps({key: run[key] for key in ("seed", "steps", "seconds", "last", "best")}), flush=True)
     means = np.array([run["last"]["mean"] for run in runs])
     low, high = bootstrap_interval(means)
     command = f"python scripts/measure.py {args.preset} --seeds {args.seeds} --episodes {args.episodes}"
