@@ -43,9 +43,9 @@ def _config(name: str):
 def _check(name: str, kills: int, folder: Path) -> None:
     report = verify_resume(_config(name), folder, kills=kills, rng=random.Random())
     assert report.differences == (), f"{name} differs after kills at {report.kill_steps}"
-    assert report.arrays > 50
+    assert report.arrays > 40
     assert set(report.grades) == {"exact"}
-    assert report.kills >= min(kills, 1)
+    assert report.kills >= 0.8 * kills - 1, "the run ended before it could be killed"
 
 
 @pytest.mark.parametrize("name", QUICK)

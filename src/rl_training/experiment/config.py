@@ -35,7 +35,7 @@ class CheckpointConfig:
     """Checkpoints from which a run can be resumed."""
 
     every: Annotated[int, Range(ge=0)] = 20_000
-    """Environment steps between checkpoints; 0 saves only at the start and at the end."""
+    """Environment steps between checkpoints; 0 saves only at the start, at the end and at each new best evaluation."""
     keep: Annotated[int, Range(ge=1)] = 3
     """How many of the newest checkpoints stay on disk; the best and the latest always do."""
 
