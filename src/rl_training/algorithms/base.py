@@ -37,6 +37,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         "Dict",
     )
     action_spaces: ClassVar[tuple[str, ...]]
+    normalizes_rewards: ClassVar[bool] = False
+    """Whether `env.normalize_rewards` makes sense for it."""
     policy: nn.Module
 
     def __init__(self, config: ConfigT, *, seed: int, device: torch.device):
@@ -64,6 +66,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         action_space: spaces.Space[Any],
         policy_config: PolicyConfig,
         *,
+        hyperparams: Any,
         normalize_observations: bool,
         normalize_rewards: bool,
     ) -> nn.Module:

@@ -47,6 +47,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     """An algorithm that learns from complete rollouts of the current policy."""
 
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+    normalizes_rewards: ClassVar[bool] = True
     policy: ActorCritic
 
     def __init__(
@@ -68,6 +69,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
                 observation_space,
                 action_space,
                 policy_config or PolicyConfig(),
+                hyperparams=config,
                 normalize_observations=normalize_observations,
                 normalize_rewards=normalize_rewards,
             ).to(self.device)
@@ -80,6 +82,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         action_space: spaces.Space[Any],
         policy_config: PolicyConfig,
         *,
+        hyperparams: Any,
         normalize_observations: bool,
         normalize_rewards: bool,
     ) -> ActorCritic:

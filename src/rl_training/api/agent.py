@@ -19,6 +19,7 @@ from rl_training.experiment.build import EnvSource, build_algorithm, complete_co
 from rl_training.experiment.checkpoint import Checkpoint, write_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.replay_segments import saved_replay
 from rl_training.experiment.run_dir import make_run_dir
 from rl_training.experiment.runner import open_checkpoint
 from rl_training.experiment.session import TrainingSession, TrainResult
@@ -173,6 +174,8 @@ class Agent:
             groups, info = take_snapshot(self.config, self.algorithm, self._spaces, None)
             if self._pending is not None:
                 groups["runtime"] = self._pending.groups["runtime"]
+                if "replay" in self._pending.groups:
+                    groups["replay"] = saved_replay(self._pending)
         write_checkpoint(Path(path), groups, info)
         return Path(path)
 
@@ -193,7 +196,7 @@ class Agent:
         agent = cls.__new__(cls)
         agent._setup(config, EnvSource(env), write_run="output_dir" in settings)
         env_spaces = spaces_of(checkpoint)
-        check_policy_fits(checkpoint, config, env_spaces)
+        check_policy_fits(checkpoint, agent.config, agent._hyperparams, env_spaces)
         agent._build(env_spaces)
         restore(checkpoint, agent.algorithm, None)
         agent._pending = checkpoint if "runtime" in checkpoint.groups else None

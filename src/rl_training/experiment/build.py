@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.factory import EnvLike, custom_factory, env_name, make_vector_env
@@ -20,11 +22,12 @@ from rl_training.experiment import registry
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import RolloutCollector
+from rl_training.runtime.collector import ReplayCollector, RolloutCollector
 from rl_training.runtime.throughput import StageTimer
-from rl_training.runtime.trainer import BaseTrainer, OnPolicyTrainer
+from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer, OnPolicyTrainer
 from rl_training.utils.coerce import plain_value
 from rl_training.utils.errors import ConfigError, EnvCreationError
+from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, obs_layout
 
 
@@ -104,13 +107,19 @@ def build_algorithm(
     algorithm_class = registry.load(config.algo)
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
+    normalization = {"normalize_observations": config.env.normalize_observations}
+    if algorithm_class.normalizes_rewards:
+        normalization["normalize_rewards"] = config.env.normalize_rewards
+    elif config.env.normalize_rewards:
+        raise ConfigError(
+            f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
+        )
     return algorithm_class(
         observation_space,
         action_space,
         hyperparams,
         config.policy,
-        normalize_observations=config.env.normalize_observations,
-        normalize_rewards=config.env.normalize_rewards,
+        **normalization,
         seed=config.seed,
         device=device,
     )
@@ -121,14 +130,15 @@ def build_trainer(
     algorithm: Algorithm[Any, Any],
     envs: VectorEnv[Any, Any, Any],
     callbacks: Sequence[Callback],
+    scratch: Path,
 ) -> BaseTrainer:
-    """The training loop the registry names for this algorithm."""
+    """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](config, algorithm, envs, callbacks)
+    return _TRAINERS[kind](config, algorithm, envs, callbacks, scratch)
 
 
 def _build_on_policy(
-    config: TrainConfig, algorithm: Any, envs: VectorEnv[Any, Any, Any], callbacks: Sequence[Callback]
+    config: TrainConfig, algorithm: Any, envs: VectorEnv[Any, Any, Any], callbacks: Sequence[Callback], scratch: Path
 ) -> OnPolicyTrainer:
     stepper = EnvStepper(envs)
     obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
@@ -148,7 +158,34 @@ def _build_on_policy(
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, callbacks)
 
 
-_TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy}
+def _build_off_policy(
+    config: TrainConfig, algorithm: Any, envs: VectorEnv[Any, Any, Any], callbacks: Sequence[Callback], scratch: Path
+) -> OffPolicyTrainer:
+    stepper = EnvStepper(envs)
+    obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
+    adapter = ActionAdapter(envs.single_action_space)
+    hyperparams = algorithm.config
+    buffer = ReplayBuffer(
+        hyperparams.buffer_size,
+        stepper.num_envs,
+        obs_shape,
+        adapter.shape,
+        obs_dtype=_torch_dtypes(obs_dtype),
+        action_dtype=_torch_dtypes(adapter.dtype),
+        device=algorithm.device if hyperparams.replay_storage == "device" else "cpu",
+        seed=derive_seed(config.seed, "replay"),
+        n_step=hyperparams.n_step,
+        gamma=hyperparams.gamma,
+        prioritization=hyperparams.prioritization,
+        folder=scratch if hyperparams.replay_storage == "disk" else None,
+    )
+    collector = ReplayCollector(
+        stepper, algorithm, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
+    )
+    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, callbacks)
+
+
+_TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy, "off_policy": _build_off_policy}
 
 
 def _torch_dtypes(names: Any) -> Any:

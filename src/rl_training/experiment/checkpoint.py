@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rl_training.experiment.checkpoint_files import fsync_folder, open_regular, sibling, sweep, write_bytes
@@ -74,8 +74,13 @@ class CheckpointStore:
             raise write_error(path, error) from error
         return path
 
-    def load_latest(self, groups: Collection[str] | None = None) -> tuple[Checkpoint, list[str]]:
-        """The newest sound checkpoint, and a message for each damaged one that was set aside."""
+    def load_latest(
+        self, groups: Collection[str] | None = None, verify: Callable[[Checkpoint], None] = lambda checkpoint: None
+    ) -> tuple[Checkpoint, list[str]]:
+        """The newest sound checkpoint, and a message for each damaged one that was set aside.
+
+        ``verify`` may raise CheckpointError for damage that lies outside the checkpoint's own folder.
+        """
         with contextlib.suppress(OSError):  # a run folder that can only be read can still be loaded
             sweep(self.folder)
         messages: list[str] = []
@@ -83,6 +88,7 @@ class CheckpointStore:
             path = self.path(step)
             try:
                 checkpoint = read_checkpoint(path, groups)
+                verify(checkpoint)
             except FormatVersionError:
                 raise
             except UserError:

@@ -39,10 +39,20 @@ def config_schema_markdown() -> str:
         f"A key of type *number or schedule* takes a number or a mapping. {_summary(Schedule)}",
         _table(Schedule),
     ]
-    for algo in registry.algorithm_ids():
-        config_class: type = registry.load(algo).config_class
-        parts += [f"## `hyperparams` of `{algo}`", _table(config_class)]
+    classes: dict[type, str] = {registry.load(algo).config_class: algo for algo in registry.algorithm_ids()}
+    for config_class, algo in classes.items():
+        parent = next((cls for cls in config_class.__mro__[1:] if cls in classes), None)
+        text = _table(config_class) if parent is None else _variant(config_class, parent, classes[parent])
+        parts += [f"## `hyperparams` of `{algo}`", text]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _variant(cls: type, parent: type, parent_algo: str) -> str:
+    """Only what differs, for an algorithm that is another one with other defaults."""
+    inherited = {field.name: _default(field) for field in dataclasses.fields(parent)}
+    own = {field.name: _default(field) for field in dataclasses.fields(cls)}
+    changed = [f"`{name}` {value}" for name, value in own.items() if value != inherited.get(name)]
+    return f"The keys of `{parent_algo}`, with other defaults: {', '.join(changed)}."
 
 
 def _summary(cls: type) -> str:

@@ -27,6 +27,13 @@ CPU = torch.device("cpu")
 
 Groups = dict[str, Any]
 
+SHORT_RUN: dict[str, dict[str, Any]] = {
+    "on_policy": {},
+    # Learning begins early, and the ring of the replay buffer goes round.
+    "off_policy": {"learning_starts": 64, "batch_size": 16, "buffer_size": 256, "train_frequency": 2},
+}
+"""Settings that let a short run do everything a long one does, by kind of trainer."""
+
 
 class ConformanceError(AssertionError):
     """An algorithm breaks a promise that every algorithm makes."""
@@ -57,9 +64,12 @@ class Bench:
 
     def config(self, seed: int, *, evaluate: bool = False) -> TrainConfig:
         settings: dict[str, Any] = {
-            "hyperparams": dict(self.hyperparams),
+            "hyperparams": {**SHORT_RUN[registry.algorithm_info(self.algo).trainer], **self.hyperparams},
             # On, because what the normalisers keep is easily forgotten in a checkpoint.
-            "env": {"normalize_observations": True, "normalize_rewards": True},
+            "env": {
+                "normalize_observations": True,
+                "normalize_rewards": self.algorithm_class.normalizes_rewards,
+            },
             "evaluation": {
                 "every": max(self.total_timesteps // 3, 1) if evaluate else 0,
                 "episodes": 3,

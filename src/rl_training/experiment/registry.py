@@ -20,7 +20,7 @@ class AlgorithmInfo:
     """Public class name, as in `rl_training.TD3BC`."""
     module: str
     """Module under `rl_training.algorithms`."""
-    trainer: Literal["on_policy"]
+    trainer: Literal["on_policy", "off_policy"]
     """Which training loop drives it."""
     tier: Literal["core", "experimental", "contrib"]
     """Stability tier."""
@@ -28,8 +28,25 @@ class AlgorithmInfo:
     """One line for listings."""
 
 
+def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
+    """A variant of DQN: the same algorithm with other defaults."""
+    return AlgorithmInfo(algo, name, "dqn_variants", "off_policy", "core", summary)
+
+
 _TABLE = (
     AlgorithmInfo("a2c", "A2C", "a2c", "on_policy", "core", "Advantage actor-critic: one step per short rollout."),
+    _dqn("c51", "C51", "DQN over a categorical distribution of returns."),
+    _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
+    AlgorithmInfo(
+        "dqn", "DQN", "dqn", "off_policy", "core", "Deep Q-learning with replay; every extension is a switch."
+    ),
+    _dqn("dueling_dqn", "DuelingDQN", "DQN with separate value and advantage streams."),
+    _dqn("iqn", "IQN", "DQN over implicit quantiles of the return."),
+    _dqn("noisy_dqn", "NoisyDQN", "DQN that explores with learned parameter noise."),
+    _dqn("nstep_dqn", "NStepDQN", "DQN with multi-step targets."),
+    _dqn("prioritized_dqn", "PrioritizedDQN", "DQN with prioritised replay."),
+    _dqn("qr_dqn", "QRDQN", "DQN over fixed quantiles of the return."),
+    _dqn("rainbow", "Rainbow", "DQN with six extensions at once."),
     AlgorithmInfo("ppo", "PPO", "ppo", "on_policy", "core", "Proximal policy optimisation: the dependable default."),
 )
 ALGORITHMS: dict[str, AlgorithmInfo] = {info.id: info for info in _TABLE}

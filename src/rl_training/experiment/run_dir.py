@@ -14,7 +14,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.utils.errors import UserError
 
 CONFIG, METADATA, METRICS, EVALUATIONS = "config.yaml", "metadata.json", "metrics.jsonl", "evaluations.jsonl"
-CHECKPOINTS, TENSORBOARD, VIDEOS, CRASH = "checkpoints", "tensorboard", "videos", "crash"
+CHECKPOINTS, TENSORBOARD, VIDEOS, CRASH, SCRATCH = "checkpoints", "tensorboard", "videos", "crash", "scratch"
 
 
 def make_run_dir(cfg: TrainConfig) -> Path:

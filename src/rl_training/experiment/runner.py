@@ -10,6 +10,7 @@ from rl_training.experiment.build import EnvSource, build_algorithm, complete_co
 from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, load_config
+from rl_training.experiment.replay_segments import ReplaySegments
 from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
 from rl_training.experiment.session import TrainingSession, TrainResult
 from rl_training.experiment.snapshot import Spaces, check_policy_fits, config_of
@@ -60,7 +61,9 @@ def _run(
     envs = env_source.training_envs(config)
     try:
         if checkpoint is not None:
-            check_policy_fits(checkpoint, config, Spaces(envs.single_observation_space, envs.single_action_space))
+            check_policy_fits(
+                checkpoint, config, hyperparams, Spaces(envs.single_observation_space, envs.single_action_space)
+            )
         algorithm = build_algorithm(
             config, hyperparams, envs.single_observation_space, envs.single_action_space, device
         )
@@ -113,7 +116,8 @@ def _find_checkpoint(path: Path) -> tuple[Path | None, Checkpoint, list[str]]:
     """(run to continue in place or None, checkpoint, what was skipped)."""
     run_dir = _run_of(path)
     if run_dir is not None and (path == run_dir or path.name in (CHECKPOINTS, "latest")):
-        checkpoint, notes = CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_latest()
+        segments = ReplaySegments(run_dir / CHECKPOINTS)
+        checkpoint, notes = CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_latest(verify=segments.verify)
         return run_dir, checkpoint, notes
     folder = resolve_checkpoint(path)
     checkpoint = read_checkpoint(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logging import MetricReader, RunLogger
 from rl_training.experiment.metadata import RunMetadata
-from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, CRASH, write_atomically
+from rl_training.experiment.replay_segments import INFO as REPLAY_SEGMENTS
+from rl_training.experiment.replay_segments import ReplaySegments, replay_state
+from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRATCH, write_atomically
 from rl_training.experiment.signals import stop_on_signals
 from rl_training.experiment.snapshot import Spaces, restore, take_snapshot
 from rl_training.runtime.callbacks import (
@@ -84,11 +87,17 @@ class TrainingSession:
             else:
                 self.metadata = RunMetadata.create(run_dir, config, str(algorithm.device))
         self._before, self._after = self._own_callbacks()
-        self.trainer = build_trainer(config, algorithm, envs, [*self._before, *callbacks, *self._after])
+        # A run's scratch folder goes with the run; without a run directory it goes with the session.
+        self._temporary = tempfile.TemporaryDirectory(prefix="axiomrl-") if run_dir is None else None
+        scratch = Path(self._temporary.name) if self._temporary is not None else run_dir / SCRATCH  # type: ignore[operator]
+        self.trainer = build_trainer(config, algorithm, envs, [*self._before, *callbacks, *self._after], scratch)
+        self._segments = ReplaySegments(run_dir / CHECKPOINTS) if run_dir is not None else None
 
     def resume(self, checkpoint: SavedCheckpoint, notes: Sequence[str] = ()) -> None:
         """Continues from a checkpoint; the lineage says from which, and how exactly the environments came back."""
         restore(checkpoint, self.algorithm, self.trainer)
+        if self._segments is not None and checkpoint.path.parent == self._segments.folder.parent:
+            self._segments.adopt(checkpoint)
         self.notes = list(notes)
         if self.resume_grade != "exact":
             self.notes.append(
@@ -135,8 +144,11 @@ class TrainingSession:
         return self._result(received.exit_code)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(groups, info) of the whole state, for a checkpoint."""
-        return take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+        """(groups, info) of the whole state, for a checkpoint that stands alone."""
+        groups, info = take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+        if self.trainer.replay is not None:
+            groups["replay"] = replay_state(self.trainer.replay)
+        return groups, info
 
     def _own_callbacks(self) -> tuple[list[Callback], list[Callback]]:
         """What runs before and after the user's callbacks: whatever changes state comes before the checkpoint."""
@@ -172,9 +184,14 @@ class TrainingSession:
         return callbacks, after
 
     def _save(self, step: int, best: bool) -> None:
-        assert self.store is not None and self.metadata is not None
-        groups, info = self.snapshot()
+        assert self.store is not None and self.metadata is not None and self._segments is not None
+        groups, info = take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+        if self.trainer.replay is not None:
+            info[REPLAY_SEGMENTS] = self._segments.save(self.trainer.replay)
+            groups["replay"] = {"head": self.trainer.replay.head_state()}
         path = self.store.save(step, groups, info, best=best)
+        if self.trainer.replay is not None:
+            self._segments.collect_garbage(self.store.path(saved) for saved in self.store.steps())
         if best:
             self.metadata.values["best_checkpoint"] = f"{CHECKPOINTS}/{path.name}"
         self.metadata.update(latest_metrics=self._latest_metrics())

@@ -14,6 +14,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint import Checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.replay_segments import load_replay, saved_replay
 from rl_training.runtime.trainer import BaseTrainer
 from rl_training.utils.errors import CheckpointError, ConfigError, UserError
 from rl_training.utils.spaces import space_from_tree, space_to_tree
@@ -36,7 +37,10 @@ class Spaces:
 def take_snapshot(
     config: TrainConfig, algorithm: Algorithm[Any, Any], env_spaces: Spaces, trainer: BaseTrainer | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(groups, info) for `write_checkpoint`: policy, algorithm and, once there is one, the running trainer."""
+    """(groups, info) for `write_checkpoint`: policy, algorithm and, once there is one, the running trainer.
+
+    Replayed experience is not in it: a run keeps it in segments (`ReplaySegments`), a saved agent in a group of its own.
+    """
     groups: dict[str, Any] = {
         "policy": {
             "weights": dict(algorithm.policy.state_dict()),
@@ -75,7 +79,7 @@ def spaces_of(checkpoint: Checkpoint) -> Spaces:
     return Spaces(space_from_tree(policy["observation_space"]), space_from_tree(policy["action_space"]))
 
 
-def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, env_spaces: Spaces) -> None:
+def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, hyperparams: Any, env_spaces: Spaces) -> None:
     """Compares the saved weights with the policy that config and spaces describe, before any memory is taken for it.
 
     Built on torch's meta device, a policy costs nothing, however absurd the sizes a hand-made checkpoint asks for.
@@ -88,6 +92,7 @@ def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, env_spaces: S
                 env_spaces.observation,
                 env_spaces.action,
                 config.policy,
+                hyperparams=hyperparams,
                 normalize_observations=config.env.normalize_observations,
                 normalize_rewards=config.env.normalize_rewards,
             )
@@ -103,6 +108,10 @@ def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: Bas
         algorithm.load_state_dict(checkpoint.groups["algorithm"])
         if trainer is not None:
             trainer.load_state_dict(checkpoint.groups["runtime"])
+            if trainer.replay is not None:
+                load_replay(saved_replay(checkpoint), trainer.replay)
+                if trainer.resume_grade != "exact":
+                    trainer.replay.cut_episodes()  # the next step belongs to a fresh episode
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from error
     except _MISFIT as error:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.replay_segments import saved_replay
 from rl_training.experiment.run_dir import CHECKPOINTS, EVALUATIONS, METADATA, read_lines
 from rl_training.experiment.snapshot import RESUME_IGNORES
 from rl_training.utils.errors import AxiomError
@@ -172,7 +173,10 @@ def _metadata(run_dir: Path) -> dict[str, Any]:
 
 
 def _final_state(run_dir: Path) -> Checkpoint:
-    return CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_latest()[0]
+    checkpoint, _ = CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_latest()
+    if "replay" in checkpoint.groups:
+        checkpoint.groups["replay"] = saved_replay(checkpoint)
+    return checkpoint
 
 
 def _differing_evaluations(whole: Path, killed: Path) -> list[str]:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.off_policy import OffPolicyAlgorithm
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.runtime.throughput import StageTimer
@@ -88,8 +90,35 @@ class EpisodeStatistics:
         self.episodes = state["episodes"]
 
 
-class RolloutCollector:
-    """Fills a RolloutBuffer with the current policy's steps, its random stream and environments carried from call to call."""
+class Collector:
+    """What every collector carries from call to call: environments, a random stream for actions, episode statistics."""
+
+    def __init__(self, stepper: EnvStepper, *, seed: int, device: torch.device, timer: StageTimer):
+        self.stepper, self.device, self.timer, self.seed = stepper, device, timer, seed
+        self.adapter = ActionAdapter(stepper.envs.single_action_space)
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, "actions"))
+        self.statistics = EpisodeStatistics(stepper.num_envs)
+
+    def reset(self) -> None:
+        self.stepper.reset(derive_seed(self.seed, "training envs"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "envs": self.stepper.state_dict(),
+            "generator": self.generator.get_state(),
+            "statistics": self.statistics.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], resume_count: int = 0) -> None:
+        self.generator.set_state(state["generator"])
+        self.statistics.load_state_dict(state["statistics"])
+        self.stepper.load_state_dict(state["envs"], derive_seed(self.seed, "training envs", "resume", resume_count))
+        if self.stepper.resume_grade != "exact":
+            self.statistics.forget_running()
+
+
+class RolloutCollector(Collector):
+    """Fills a RolloutBuffer with the current policy's steps."""
 
     def __init__(
         self,
@@ -101,20 +130,8 @@ class RolloutCollector:
         device: torch.device,
         timer: StageTimer,
     ):
-        self.stepper, self.policy, self.buffer, self.device, self.timer = (
-            stepper,
-            policy,
-            buffer,
-            device,
-            timer,
-        )
-        self.seed = seed
-        self.adapter = ActionAdapter(stepper.envs.single_action_space)
-        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, "actions"))
-        self.statistics = EpisodeStatistics(stepper.num_envs)
-
-    def reset(self) -> None:
-        self.stepper.reset(derive_seed(self.seed, "training envs"))
+        super().__init__(stepper, seed=seed, device=device, timer=timer)
+        self.policy, self.buffer = policy, buffer
 
     def collect(self) -> tuple[RolloutBuffer, int]:
         """Runs `buffer.num_steps` steps in every environment; returns the buffer and the number of valid steps."""
@@ -147,16 +164,55 @@ class RolloutCollector:
         buffer.last_obs = obs
         return buffer, valid_steps
 
+
+class ReplayCollector(Collector):
+    """Steps the environments with an exploring policy and writes a ReplayBuffer."""
+
+    def __init__(
+        self,
+        stepper: EnvStepper,
+        algorithm: OffPolicyAlgorithm[Any],
+        buffer: ReplayBuffer,
+        *,
+        seed: int,
+        device: torch.device,
+        timer: StageTimer,
+    ):
+        super().__init__(stepper, seed=seed, device=device, timer=timer)
+        self.algorithm, self.buffer = algorithm, buffer
+        self._random_actions = np.random.default_rng(derive_seed(seed, "random actions"))
+
+    def collect(self, *, progress: float, random: bool) -> int:
+        """One step in every environment, with uniformly random actions if `random`; returns the number of valid steps."""
+        begin = time.perf_counter()
+        obs = obs_to_torch(self.stepper.obs, self.device)
+        if random:
+            actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs))
+        else:
+            actions = self.algorithm.explore(obs, generator=self.generator, progress=progress).cpu()
+        env_actions = self.adapter.to_env(actions.numpy())
+        acted = time.perf_counter()
+        record = self.stepper.step(env_actions)
+        stepped = time.perf_counter()
+        self.statistics.add(record)
+        self.algorithm.observe(obs)
+        self.buffer.add(
+            obs=obs,
+            actions=actions,
+            rewards=torch.from_numpy(record.rewards),
+            next_obs=obs_to_torch(record.next_obs, self.device),
+            terminated=torch.from_numpy(record.terminated),
+            truncated=torch.from_numpy(record.truncated),
+            valid=torch.from_numpy(record.valid),
+        )
+        self.timer.add("inference", acted - begin)
+        self.timer.add("env", stepped - acted)
+        self.timer.add("buffer", time.perf_counter() - stepped)
+        return int(record.valid.sum())
+
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "envs": self.stepper.state_dict(),
-            "generator": self.generator.get_state(),
-            "statistics": self.statistics.state_dict(),
-        }
+        return {**super().state_dict(), "random_actions": dict(self._random_actions.bit_generator.state)}
 
     def load_state_dict(self, state: dict[str, Any], resume_count: int = 0) -> None:
-        self.generator.set_state(state["generator"])
-        self.statistics.load_state_dict(state["statistics"])
-        self.stepper.load_state_dict(state["envs"], derive_seed(self.seed, "training envs", "resume", resume_count))
-        if self.stepper.resume_grade != "exact":
-            self.statistics.forget_running()
+        super().load_state_dict(state, resume_count)
+        self._random_actions.bit_generator.state = state["random_actions"]

@@ -8,13 +8,16 @@ from operator import index
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm, Metrics
+from rl_training.algorithms.off_policy import OffPolicyAlgorithm
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import RolloutCollector
+from rl_training.runtime.collector import Collector, ReplayCollector, RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.global_random import GlobalRandomStream
+from rl_training.utils.schedules import schedule_value
 from rl_training.utils.seeding import derive_seed
 
 
@@ -25,6 +28,7 @@ class BaseTrainer(ABC):
         global_step: valid environment steps so far.
         previous_step: `global_step` before the current iteration.
         metrics: the newest update's metrics, still tensors.
+        replay: the experience an off-policy run learns from, None otherwise. It is saved apart, because it is large.
         stop_reason: why the loop will end or ended; None for "all steps done".
         interrupted: the stop came from outside (a signal): finish fast, do not evaluate again.
     """
@@ -39,6 +43,7 @@ class BaseTrainer(ABC):
         self.stop_reason: str | None = None
         self.interrupted = False
         self._started = self._finished = False
+        self.replay: ReplayBuffer | None = None
 
     @abstractmethod
     def _start(self) -> None:
@@ -149,7 +154,32 @@ def _with_own_names(callbacks: Sequence[Callback]) -> list[Callback]:
     return list(callbacks)
 
 
-class OnPolicyTrainer(BaseTrainer):
+class CollectingTrainer(BaseTrainer):
+    """A trainer with environments."""
+
+    def __init__(self, collector: Collector, total_timesteps: int, callbacks: Sequence[Callback]):
+        super().__init__(total_timesteps, callbacks, collector.timer, collector.seed)
+        self._collector = collector
+
+    def _start(self) -> None:
+        self._collector.reset()
+
+    @property
+    def resume_grade(self) -> str | None:
+        return self._collector.stepper.resume_grade
+
+    def episode_summary(self) -> dict[str, float]:
+        return self._collector.statistics.summary()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "collector": self._collector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._collector.load_state_dict(state["collector"], self.resume_count)
+
+
+class OnPolicyTrainer(CollectingTrainer):
     """Collect a rollout with the current policy, learn from it, forget it."""
 
     def __init__(
@@ -159,18 +189,8 @@ class OnPolicyTrainer(BaseTrainer):
         total_timesteps: int,
         callbacks: Sequence[Callback] = (),
     ):
-        super().__init__(total_timesteps, callbacks, collector.timer, collector.seed)
+        super().__init__(collector, total_timesteps, callbacks)
         self.algorithm, self.collector = algorithm, collector
-
-    def _start(self) -> None:
-        self.collector.reset()
-
-    @property
-    def resume_grade(self) -> str | None:
-        return self.collector.stepper.resume_grade
-
-    def episode_summary(self) -> dict[str, float]:
-        return self.collector.statistics.summary()
 
     def _iterate(self) -> int:
         rollout, steps = self.collector.collect()
@@ -178,9 +198,48 @@ class OnPolicyTrainer(BaseTrainer):
             self.metrics = self.algorithm.update(rollout, self.progress)
         return steps
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "collector": self.collector.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.collector.load_state_dict(state["collector"], self.resume_count)
+class OffPolicyTrainer(CollectingTrainer):
+    """Step the environments, remember the transitions, and learn from random batches of them.
+
+    An iteration lasts until at least `train_frequency` environment steps have been taken; for each multiple of it that
+    was passed, `gradient_steps` updates follow, so the update-to-data ratio does not depend on the number of environments.
+    """
+
+    def __init__(
+        self,
+        algorithm: OffPolicyAlgorithm[Any],
+        collector: ReplayCollector,
+        total_timesteps: int,
+        callbacks: Sequence[Callback] = (),
+    ):
+        super().__init__(collector, total_timesteps, callbacks)
+        self.algorithm, self.collector, self.replay = algorithm, collector, collector.buffer
+
+    def _iterate(self) -> int:
+        config, begin = self.algorithm.config, self.global_step
+        now = begin
+        while now // config.train_frequency == begin // config.train_frequency:
+            now += self.collector.collect(progress=self.progress, random=now < config.learning_starts)
+        self.algorithm.on_env_steps(begin, now)
+        if now >= config.learning_starts and len(self.collector.buffer) >= config.batch_size:
+            phases = now // config.train_frequency - begin // config.train_frequency
+            with self.timer.stage("learn"):
+                self._learn(phases * config.gradient_steps)
+        return now - begin
+
+    def _learn(self, updates: int) -> None:
+        config, buffer = self.algorithm.config, self.collector.buffer
+        beta = schedule_value(config.per_beta, self.progress)
+        on_device = self.algorithm.device.type != "cpu"
+        for _ in range(updates):
+            batch = buffer.sample(config.batch_size, beta)
+            if on_device:
+                batch = batch.to(self.algorithm.device)
+            self.metrics = self.algorithm.update(batch, self.progress)
+            if config.prioritized:
+                buffer.update_priorities(batch.indices, self.algorithm.priorities())
+        # Asking a GPU would stall it, and nothing is applied after a bad loss anyway: there, ask now and then.
+        if not on_device or self.iterations % 100 == 0:
+            for optimizer in self.algorithm.optimizers().values():
+                optimizer.raise_if_nonfinite()

@@ -89,6 +89,17 @@ class ActionAdapter:
                 "A Dict or Tuple of actions can be flattened with a gymnasium.ActionWrapper."
             )
 
+    def sample(self, generator: np.random.Generator, count: int) -> Array:
+        """(count, *self.shape) uniformly random actions in policy form."""
+        space = self.space
+        if isinstance(space, spaces.Discrete):
+            return generator.integers(space.n, size=count, dtype=np.int64)
+        if isinstance(space, spaces.MultiDiscrete):
+            return generator.integers(space.nvec.reshape(-1), size=(count, *self.shape), dtype=np.int64)
+        if isinstance(space, spaces.MultiBinary):
+            return generator.integers(2, size=(count, *self.shape)).astype(np.float32)
+        return generator.uniform(-1.0, 1.0, size=(count, *self.shape)).astype(np.float32)
+
     def to_env(self, actions: Array) -> Array:
         """(N, *self.shape) in policy form -> (N, *space.shape) in the environment's form and dtype."""
         space, count = self.space, len(actions)

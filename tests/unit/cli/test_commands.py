@@ -132,6 +132,17 @@ BAD_INPUT = {
     "module in env id": (["--set=env_id=os:CartPole-v1"], "--import os"),
     "module that is not there": (["--import=no_such_module_here"], "no_such_module_here"),
     "too many minibatches": (["--set=hyperparams.num_minibatches=100000"], "num_minibatches"),
+    "replay smaller than a batch": (["dqn/cartpole", "--set=hyperparams.buffer_size=32"], "smaller than a batch"),
+    "n-step longer than the buffer": (
+        ["dqn/cartpole", "--set=hyperparams.n_step=200", "--set=hyperparams.buffer_size=100"],
+        "hyperparams.n_step is 200",
+    ),
+    "continuous actions for DQN": (
+        ["dqn/cartpole", "--set=env_id=Pendulum-v1"],
+        "DQN does not support Box action spaces",
+    ),
+    "PER alpha out of range": (["dqn/cartpole", "--set=hyperparams.per_alpha=1.5"], "hyperparams.per_alpha"),
+    "rewards in replay normalised": (["dqn/cartpole", "--set=env.normalize_rewards=true"], "env.normalize_rewards"),
     "no native version": (["--set=env_id=Pendulum-v1", "--set=env.backend=native"], "env.backend=sync"),
 }
 

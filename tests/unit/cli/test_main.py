@@ -80,9 +80,10 @@ def test_importtime_shows_no_torch_for_doctor():
 
 
 def test_listing_algorithms_does_not_import_torch():
-    code = "import sys\nfrom rl_training.experiment import registry\nprint(registry.algorithm_ids(), 'torch' in sys.modules)"
+    code = "import sys\nfrom rl_training.experiment import registry\nprint(*registry.algorithm_ids(), 'torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "['a2c', 'ppo'] False\n"
+    *algorithms, torch_loaded = result.stdout.split()
+    assert {"ppo", "a2c", "dqn", "rainbow"} <= set(algorithms) and torch_loaded == "False"
 
 
 def test_doctor_prints_stable_keys(capsys):

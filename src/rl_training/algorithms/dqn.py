@@ -1,0 +1,281 @@
+"""Deep Q-learning (Mnih et al. 2015) and its improvements, each a switch: double, dueling, noisy, distributional, Munchausen.
+
+Prioritised replay and n-step returns are the replay buffer's: the update sees them as weights and discounts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
+from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.algorithms.value_losses import (
+    bellman_target,
+    categorical_cross_entropy,
+    categorical_projection,
+    greedy_outputs,
+    huber_loss,
+    munchausen_target,
+    quantile_huber_loss,
+    take_actions,
+)
+from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.policies.config import PolicyConfig
+from rl_training.policies.encoders import Observation
+from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, ReturnDistribution
+from rl_training.utils.errors import ConfigError
+from rl_training.utils.fields import Range
+from rl_training.utils.schedules import Schedule, schedule_value
+
+DEFAULT_EPSILON = Schedule(1.0, 0.05, 0.1)
+
+
+@dataclass
+class DQNConfig(OffPolicyConfig):
+    """Hyperparameters of DQN and of all its variants."""
+
+    epsilon: Annotated[float | Schedule | None, Range(ge=0, le=1)] = None
+    """Share of random actions while training. By default 0 with noisy networks, else from 1 to 0.05 over the first tenth."""
+    target_update_interval: Annotated[int, Range(ge=0)] = 1_000
+    """Environment steps between updates of the target network; 0 updates it after every gradient step."""
+    tau: Annotated[float, Range(gt=0, le=1)] = 1.0
+    """How far each update moves the target network towards the online one: 1 copies it, less is Polyak averaging."""
+    double: bool = False
+    """Let the online network choose the next action that the target network values (van Hasselt et al. 2016)."""
+    dueling: bool = False
+    """Separate streams for state value and advantages (Wang et al. 2016)."""
+    noisy: bool = False
+    """Explore with learned noise in the weights of the head (Fortunato et al. 2018)."""
+    noisy_sigma: Annotated[float, Range(gt=0)] = 0.5
+    """Initial scale σ₀ of that noise."""
+    distribution: ReturnDistribution = "none"
+    """Learn the distribution of returns: as probabilities (C51), as quantiles (QR-DQN) or as a quantile function (IQN)."""
+    num_atoms: Annotated[int, Range(ge=2)] = 51
+    """Categorical: number of returns, evenly spaced from `v_min` to `v_max`."""
+    v_min: float = -10.0
+    """Categorical: smallest return it can represent."""
+    v_max: float = 10.0
+    """Categorical: largest return it can represent."""
+    num_quantiles: Annotated[int, Range(ge=1)] = 200
+    """Quantile: number of quantiles."""
+    num_taus: Annotated[int, Range(ge=1)] = 32
+    """Implicit: fractions drawn per prediction."""
+    num_target_taus: Annotated[int, Range(ge=1)] = 32
+    """Implicit: fractions drawn per target."""
+    kappa: Annotated[float, Range(gt=0)] = 1.0
+    """Quantile and implicit: error at which the Huber loss turns from quadratic to linear."""
+    munchausen: bool = False
+    """Add the scaled log-policy to the reward and bootstrap softly (Vieillard et al. 2020)."""
+    munchausen_alpha: Annotated[float, Range(ge=0, le=1)] = 0.9
+    """Munchausen: weight of the log-policy."""
+    munchausen_tau: Annotated[float, Range(gt=0)] = 0.03
+    """Munchausen: temperature of the softmax policy."""
+    munchausen_clip: Annotated[float, Range(lt=0)] = -1.0
+    """Munchausen: least value of temperature × log-policy."""
+
+    def head(self) -> HeadConfig:
+        """What the network puts out."""
+        return HeadConfig(
+            distribution=self.distribution,
+            dueling=self.dueling,
+            noisy_sigma=self.noisy_sigma if self.noisy else None,
+            num_atoms=self.num_atoms,
+            v_min=self.v_min,
+            v_max=self.v_max,
+            num_quantiles=self.num_quantiles,
+        )
+
+    def epsilon_at(self, progress: float) -> float:
+        """The share of random actions at this point of training."""
+        if self.epsilon is not None:
+            return schedule_value(self.epsilon, progress)
+        return 0.0 if self.noisy else schedule_value(DEFAULT_EPSILON, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    """What an update learns from each transition, all (B,)."""
+
+    loss: Tensor
+    q: Tensor
+    """Value of the action taken."""
+    target: Tensor
+    """The value it should have."""
+
+
+class DQN(OffPolicyAlgorithm[DQNConfig]):
+    """Q-learning from replayed transitions against a slowly moving target network."""
+
+    config_class = DQNConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
+    policy: QNetwork
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.target = copy.deepcopy(self.policy).requires_grad_(False)
+        learning_rate = schedule_value(self.config.learning_rate, 0.0)
+        optimizer = adam(self.policy.parameters(), learning_rate, self.config.adam_eps)
+        self.optimizer = GuardedOptimizer(optimizer, self.config.max_grad_norm)
+        self._priorities = torch.zeros(0, device=self.device)
+
+    @staticmethod
+    def make_policy(
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        policy_config: PolicyConfig,
+        *,
+        hyperparams: Any,
+        normalize_observations: bool,
+        normalize_rewards: bool,
+    ) -> QNetwork:
+        return QNetwork(
+            observation_space,
+            action_space,
+            policy_config,
+            normalize_observations=normalize_observations,
+            head=hyperparams.head(),
+        )
+
+    @classmethod
+    def check_config(cls, config: DQNConfig, num_envs: int) -> None:
+        super().check_config(config, num_envs)
+        if config.v_min >= config.v_max:
+            raise ConfigError(
+                f"hyperparams.v_min is {config.v_min}, not below v_max, {config.v_max}.\n"
+                "They are the smallest and the largest return to expect, e.g. v_min: 0, v_max: 100."
+            )
+        if config.munchausen and config.distribution != "none":
+            raise ConfigError(
+                f"hyperparams.munchausen is for plain values, but distribution is {config.distribution!r}: "
+                "set distribution: none, or munchausen: false."
+            )
+        if config.munchausen and config.double:
+            raise ConfigError(
+                "hyperparams.munchausen averages over the next actions, so double has no choice to make: turn one of them off."
+            )
+        if config.tau == 1.0 and config.target_update_interval == 0:
+            raise ConfigError(
+                "hyperparams.target_update_interval: 0 with tau: 1 copies the network after every gradient step, which is no "
+                "target network at all.\nSet tau below 1 (0.005), or an interval in environment steps (1000)."
+            )
+
+    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+        return {"policy": self.optimizer}
+
+    def target_networks(self) -> Mapping[str, QNetwork]:
+        return {"policy": self.target}
+
+    def explore(self, obs: Observation, *, generator: torch.Generator, progress: float) -> Tensor:
+        return self.policy.act(obs, generator=generator, epsilon=self.config.epsilon_at(progress))
+
+    def update(self, batch: TransitionBatch, progress: float) -> Metrics:
+        """One gradient step on the importance-weighted mean loss."""
+        config = self.config
+        learning_rate = schedule_value(config.learning_rate, progress)
+        self.optimizer.set_learning_rate(learning_rate)
+
+        losses = self._compute_losses(batch)
+        loss = (batch.weights * losses.loss).mean()
+        grad_norm = self.optimizer.step(loss, {"loss": loss})
+        if config.target_update_interval == 0:
+            self._move_target(1)
+
+        q = losses.q.detach()
+        errors = (losses.target - q).abs()
+        self._priorities = errors if config.distribution == "none" else losses.loss.detach()
+        return {
+            "loss": loss.detach(),
+            "td_error": errors.mean(),
+            "q": q.mean(),
+            "grad_norm": grad_norm,
+            "learning_rate": torch.tensor(learning_rate),
+            "epsilon": torch.tensor(config.epsilon_at(progress)),
+        }
+
+    def priorities(self) -> Tensor:
+        return self._priorities
+
+    def on_env_steps(self, before: int, now: int) -> None:
+        interval = self.config.target_update_interval
+        if interval > 0:
+            self._move_target(now // interval - before // interval)
+
+    @torch.no_grad()
+    def _move_target(self, times: int) -> None:
+        """θ' ← τ θ + (1 − τ) θ', that many times at once."""
+        if times == 0:
+            return
+        rate = 1.0 - (1.0 - self.config.tau) ** times
+        for target, online in zip(self.target.parameters(), self.policy.parameters()):
+            target.lerp_(online, rate)
+
+    def _compute_losses(self, batch: TransitionBatch) -> _Losses:
+        match self.config.distribution:
+            case "none":
+                return self._value_losses(batch)
+            case "categorical":
+                return self._categorical_losses(batch)
+            case _:
+                return self._quantile_losses(batch)
+
+    def _value_losses(self, batch: TransitionBatch) -> _Losses:
+        config = self.config
+        with torch.no_grad():
+            if config.munchausen:
+                target = munchausen_target(
+                    batch.rewards,
+                    batch.discounts,
+                    self._outputs(self.target, batch.obs),
+                    batch.actions,
+                    self._outputs(self.target, batch.next_obs),
+                    tau=config.munchausen_tau,
+                    alpha=config.munchausen_alpha,
+                    clip=config.munchausen_clip,
+                )
+            else:
+                target = bellman_target(batch.rewards, batch.discounts, self._next_outputs(batch))
+        q = take_actions(self._outputs(self.policy, batch.obs), batch.actions)
+        return _Losses(huber_loss(target - q), q, target)
+
+    def _categorical_losses(self, batch: TransitionBatch) -> _Losses:
+        policy = self.policy
+        with torch.no_grad():
+            next_probs = self._next_outputs(batch).exp()
+            target_probs = categorical_projection(next_probs, batch.rewards, batch.discounts, policy.support)
+            target = target_probs @ policy.support
+        log_probs = take_actions(self._outputs(policy, batch.obs), batch.actions)
+        loss = categorical_cross_entropy(target_probs, log_probs)
+        return _Losses(loss, policy.expectation(log_probs.detach()), target)
+
+    def _quantile_losses(self, batch: TransitionBatch) -> _Losses:
+        config, policy = self.config, self.policy
+        with torch.no_grad():
+            targets = bellman_target(batch.rewards, batch.discounts, self._next_outputs(batch))
+        taus = policy.sample_taus(len(batch.actions), config.num_taus, self.generator)
+        quantiles = take_actions(self._outputs(policy, batch.obs, taus), batch.actions)
+        loss = quantile_huber_loss(quantiles, targets, policy.taus if taus is None else taus, config.kappa)
+        return _Losses(loss, quantiles.detach().mean(dim=-1), targets.mean(dim=-1))
+
+    def _next_outputs(self, batch: TransitionBatch) -> Tensor:
+        """The target network's outputs for the greedy next action, (B,) or (B, N)."""
+        config, size = self.config, len(batch.actions)
+        taus = self.target.sample_taus(size, config.num_target_taus, self.generator)
+        outputs = self._outputs(self.target, batch.next_obs, taus)
+        if not config.double and config.distribution != "implicit":
+            return greedy_outputs(outputs, self.target.expectation(outputs))
+        # IQN chooses with fractions of its own, whichever network it asks (arXiv 1806.06923, algorithm 1).
+        chooser = self.policy if config.double else self.target
+        taus = chooser.sample_taus(size, ACTING_TAUS, self.generator)
+        return greedy_outputs(outputs, chooser.expectation(self._outputs(chooser, batch.next_obs, taus)))
+
+    def _outputs(self, network: QNetwork, obs: Observation, taus: Tensor | None = None) -> Tensor:
+        """A forward pass with noise of its own."""
+        network.sample_noise(self.generator)
+        return network(obs, taus)

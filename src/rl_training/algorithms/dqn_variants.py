@@ -1,0 +1,139 @@
+"""The named members of the DQN family: the same update rule with other defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from rl_training.algorithms.dqn import DQN, DQNConfig
+from rl_training.policies.q_network import ReturnDistribution
+from rl_training.utils.fields import Range
+from rl_training.utils.schedules import Schedule
+
+
+@dataclass
+class DoubleDQNConfig(DQNConfig):
+    """DQN's hyperparameters with `double` on."""
+
+    double: bool = True
+
+
+class DoubleDQN(DQN):
+    """The online network chooses, the target network values (van Hasselt et al. 2016, arXiv 1509.06461)."""
+
+    config_class = DoubleDQNConfig
+
+
+@dataclass
+class DuelingDQNConfig(DQNConfig):
+    """DQN's hyperparameters with `dueling` on."""
+
+    dueling: bool = True
+
+
+class DuelingDQN(DQN):
+    """State value and advantages in separate streams (Wang et al. 2016, arXiv 1511.06581)."""
+
+    config_class = DuelingDQNConfig
+
+
+@dataclass
+class NoisyDQNConfig(DQNConfig):
+    """DQN's hyperparameters with `noisy` on."""
+
+    noisy: bool = True
+
+
+class NoisyDQN(DQN):
+    """Learned noise in the weights explores (Fortunato et al. 2018, arXiv 1706.10295)."""
+
+    config_class = NoisyDQNConfig
+
+
+@dataclass
+class PrioritizedDQNConfig(DQNConfig):
+    """DQN's hyperparameters with `prioritized` on."""
+
+    prioritized: bool = True
+
+
+class PrioritizedDQN(DQN):
+    """Transitions with large errors are replayed more often (Schaul et al. 2016, arXiv 1511.05952)."""
+
+    config_class = PrioritizedDQNConfig
+
+
+@dataclass
+class NStepDQNConfig(DQNConfig):
+    """DQN's hyperparameters with three-step returns."""
+
+    n_step: Annotated[int, Range(ge=1)] = 3
+
+
+class NStepDQN(DQN):
+    """Targets of several rewards before the bootstrap (Sutton 1988)."""
+
+    config_class = NStepDQNConfig
+
+
+@dataclass
+class C51Config(DQNConfig):
+    """DQN's hyperparameters with categorical returns."""
+
+    distribution: ReturnDistribution = "categorical"
+    adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
+
+
+class C51(DQN):
+    """Returns as probabilities of fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
+
+    config_class = C51Config
+
+
+@dataclass
+class QRDQNConfig(DQNConfig):
+    """DQN's hyperparameters with quantile returns."""
+
+    distribution: ReturnDistribution = "quantile"
+    adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
+
+
+class QRDQN(DQN):
+    """Returns as quantiles at fixed fractions (Dabney et al. 2018, arXiv 1710.10044)."""
+
+    config_class = QRDQNConfig
+
+
+@dataclass
+class IQNConfig(DQNConfig):
+    """DQN's hyperparameters with an implicit quantile function."""
+
+    distribution: ReturnDistribution = "implicit"
+    adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
+
+
+class IQN(DQN):
+    """Returns as a quantile function of drawn fractions (Dabney et al. 2018, arXiv 1806.06923)."""
+
+    config_class = IQNConfig
+
+
+@dataclass
+class RainbowConfig(DQNConfig):
+    """DQN's hyperparameters with the six improvements of Rainbow on."""
+
+    double: bool = True
+    dueling: bool = True
+    noisy: bool = True
+    distribution: ReturnDistribution = "categorical"
+    n_step: Annotated[int, Range(ge=1)] = 3
+    prioritized: bool = True
+    per_alpha: Annotated[float, Range(ge=0, le=1)] = 0.5
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 6.25e-5
+    adam_eps: Annotated[float, Range(gt=0)] = 1.5e-4
+
+
+class Rainbow(DQN):
+    """Double, dueling, noisy, categorical, prioritised and n-step together (Hessel et al. 2018, arXiv 1710.02298)."""
+
+    config_class = RainbowConfig

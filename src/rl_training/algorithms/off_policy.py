@@ -1,0 +1,144 @@
+"""What the off-policy algorithms share: they learn from replayed transitions and act with an exploring policy."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.data.replay_buffer import Prioritization, TransitionBatch
+from rl_training.policies.config import PolicyConfig
+from rl_training.utils.coerce import check_fields
+from rl_training.utils.errors import ConfigError
+from rl_training.utils.fields import Range
+from rl_training.utils.global_random import seeded_global_rng
+from rl_training.utils.schedules import Schedule
+from rl_training.utils.seeding import derive_seed
+
+TO_FULL_CORRECTION = Schedule(0.4, 1.0)
+
+
+@dataclass
+class OffPolicyConfig:
+    """Hyperparameters every off-policy algorithm has."""
+
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
+    """Step size of Adam; `{start: 1e-3, end: 0.0}` anneals it linearly."""
+    gamma: Annotated[float, Range(ge=0, le=1)] = 0.99
+    """Discount factor."""
+    batch_size: Annotated[int, Range(ge=1)] = 128
+    """Transitions per gradient step."""
+    buffer_size: Annotated[int, Range(ge=1)] = 100_000
+    """Transitions the replay buffer keeps, over all environments."""
+    learning_starts: Annotated[int, Range(ge=0)] = 1_000
+    """Environment steps with random actions before the first gradient step."""
+    train_frequency: Annotated[int, Range(ge=1)] = 1
+    """Environment steps, over all environments, between training phases."""
+    gradient_steps: Annotated[int, Range(ge=1)] = 1
+    """Gradient steps per training phase; divided by `train_frequency` it is the update-to-data ratio."""
+    replay_storage: Literal["ram", "disk", "device"] = "ram"
+    """Where the replay buffer lives: in memory, in memory-mapped files (for more than fits in memory), or on the GPU."""
+    n_step: Annotated[int, Range(ge=1)] = 1
+    """Steps of reward in each target before it bootstraps; fewer where an episode ends."""
+    prioritized: bool = False
+    """Sample transitions in proportion to their last error (Schaul et al. 2016)."""
+    per_alpha: Annotated[float, Range(ge=0, le=1)] = 0.6
+    """How strongly priorities shape the sampling: 0 is uniform."""
+    per_beta: Annotated[float | Schedule, Range(ge=0, le=1)] = TO_FULL_CORRECTION
+    """How strongly importance weights correct for it: 1 corrects fully."""
+    per_epsilon: Annotated[float, Range(gt=0)] = 1e-6
+    """Added to every error, so that no transition is forgotten."""
+    max_grad_norm: Annotated[float, Range(gt=0)] = 10.0
+    """Gradients are scaled down to this global norm."""
+    adam_eps: Annotated[float, Range(gt=0)] = 1e-8
+    """ε of Adam."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def prioritization(self) -> Prioritization | None:
+        """How the replay buffer samples; None for uniformly."""
+        return Prioritization(self.per_alpha, self.per_epsilon) if self.prioritized else None
+
+
+OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
+
+
+class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
+    """An algorithm that takes one gradient step per batch of replayed transitions."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: OffPolicyConfigT,
+        policy_config: PolicyConfig | None = None,
+        *,
+        normalize_observations: bool = False,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(config, seed=seed, device=torch.device(device))
+        self.check_spaces(observation_space, action_space)
+        with seeded_global_rng(derive_seed(seed, "initial weights")):
+            self.policy = self.make_policy(
+                observation_space,
+                action_space,
+                policy_config or PolicyConfig(),
+                hyperparams=config,
+                normalize_observations=normalize_observations,
+                normalize_rewards=False,
+            ).to(self.device)
+
+    @classmethod
+    def check_config(cls, config: OffPolicyConfigT, num_envs: int) -> None:
+        if config.batch_size > config.buffer_size:
+            raise ConfigError(
+                f"hyperparams.buffer_size is {config.buffer_size:,}, smaller than a batch of {config.batch_size:,}: "
+                "raise buffer_size or lower batch_size."
+            )
+        if config.n_step > config.buffer_size // num_envs:
+            raise ConfigError(
+                f"hyperparams.n_step is {config.n_step}, longer than the {config.buffer_size // num_envs} steps the buffer "
+                "keeps of each environment: lower n_step or raise buffer_size."
+            )
+
+    @abstractmethod
+    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
+        """Actions (N, ...) of the behaviour policy, in policy form."""
+
+    @abstractmethod
+    def priorities(self) -> Tensor:
+        """(B,) errors of the last update's transitions, from which prioritised replay takes their priorities."""
+
+    @abstractmethod
+    def target_networks(self) -> Mapping[str, nn.Module]:
+        """Slowly moving copies, by name; saved with the algorithm."""
+
+    def on_env_steps(self, before: int, now: int) -> None:
+        """Told after each collection how the count of environment steps has moved, for updates at fixed intervals."""
+
+    def observe(self, obs: Any) -> None:
+        """Lets the observation normaliser, if there is one, see new observations (N, ...)."""
+        normalizer = getattr(self.policy, "observation_normalizer", None)
+        if normalizer is not None:
+            normalizer.update(obs)
+            for target in self.target_networks().values():
+                # Targets must see observations as the policy does.
+                target.observation_normalizer.load_state_dict(normalizer.state_dict())  # type: ignore[union-attr]
+
+    def state_dict(self) -> dict[str, Any]:
+        targets = {name: dict(network.state_dict()) for name, network in self.target_networks().items()}
+        return {**super().state_dict(), "targets": targets}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, network in self.target_networks().items():
+            network.load_state_dict(state["targets"][name])

@@ -1,0 +1,325 @@
+"""Off-policy experience: a ring of transitions per environment, in order, sampled by index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, TRUNCATED, ReplayRing, count_ranges, to_host
+from rl_training.data.replay_storage import Ints
+from rl_training.data.rollout_buffer import ObsTensor, Shape
+from rl_training.data.sum_tree import SumTree
+from rl_training.utils.errors import CheckpointError, ConfigError, NonFiniteError
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionBatch:
+    """B transitions over m ≤ n steps each; m < n where an episode ended or the newest step was reached."""
+
+    obs: ObsTensor
+    """(B, *obs_shape), or one such tensor per key."""
+    actions: Tensor
+    """(B, *action_shape) in policy form."""
+    rewards: Tensor
+    """(B,) float32: sum of γ^k r_k over the m steps."""
+    next_obs: ObsTensor
+    """(B, ...) the true observation after the m-th step."""
+    discounts: Tensor
+    """(B,) float32: γ^m, and 0 where the m-th step terminated."""
+    weights: Tensor
+    """(B,) float32: importance weights divided by the batch's largest; ones without prioritisation."""
+    indices: Tensor
+    """(B,) int64 on the CPU: names of the transitions for `update_priorities`, never used twice."""
+
+    def to(self, device: torch.device) -> TransitionBatch:
+        """The batch on another device, its indices excepted."""
+        return TransitionBatch(
+            _moved(self.obs, device),
+            self.actions.to(device, non_blocking=True),
+            self.rewards.to(device, non_blocking=True),
+            _moved(self.next_obs, device),
+            self.discounts.to(device, non_blocking=True),
+            self.weights.to(device, non_blocking=True),
+            self.indices,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """B sequences of L consecutive steps of one episode each. After the end `mask` is false, rewards and flags are 0, and the
+    last true step is repeated."""
+
+    obs: ObsTensor
+    """(L, B, *obs_shape)"""
+    actions: Tensor
+    """(L, B, *action_shape)"""
+    rewards: Tensor
+    """(L, B) float32"""
+    next_obs: ObsTensor
+    """(L, B, *obs_shape) the true next observations."""
+    terminated: Tensor
+    """(L, B) bool"""
+    truncated: Tensor
+    """(L, B) bool"""
+    mask: Tensor
+    """(L, B) bool: true up to the episode's end or the newest stored step, and always in the first step."""
+
+
+@dataclass(frozen=True)
+class Prioritization:
+    """Proportional prioritised replay (Schaul et al. 2016, eq. 1): P(i) ∝ (|δ_i| + ε)^α."""
+
+    alpha: float = 0.6
+    epsilon: float = 1e-6
+
+
+def _moved(obs: ObsTensor, device: torch.device) -> ObsTensor:
+    if isinstance(obs, dict):
+        return {key: value.to(device, non_blocking=True) for key, value in obs.items()}
+    return obs.to(device, non_blocking=True)
+
+
+class ReplayBuffer(ReplayRing):
+    """The last `capacity // num_envs` transitions of each of N environments, drawn uniformly, by priority, or as sequences.
+
+    Samples come from the buffer's own random stream; two buffers with the same content and stream draw the same. With `folder`
+    observations and actions lie in memory-mapped files there, which may be larger than memory; `device` may be a GPU.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        obs_shape: Shape | Mapping[str, Shape],
+        action_shape: Shape,
+        *,
+        obs_dtype: torch.dtype | Mapping[str, torch.dtype] = torch.float32,
+        action_dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        prioritization: Prioritization | None = None,
+        frame_stack: int = 1,
+        folder: Path | None = None,
+    ):
+        per_env = capacity // num_envs
+        if per_env < n_step or n_step < 1:
+            raise ConfigError(
+                f"a replay buffer of {capacity} transitions for {num_envs} environments keeps {per_env} steps of each, "
+                f"but n_step is {n_step}: it must be at least 1 and fit, e.g. {max(n_step, 1) * num_envs} transitions"
+            )
+        if prioritization is not None and not (0 <= prioritization.alpha <= 1 and prioritization.epsilon > 0):
+            raise ConfigError(f"prioritised replay needs alpha in [0, 1] and epsilon > 0, not {prioritization}")
+        super().__init__(
+            per_env,
+            num_envs,
+            obs_shape,
+            action_shape,
+            obs_dtype=obs_dtype,
+            action_dtype=action_dtype,
+            device=device,
+            frame_stack=frame_stack,
+            folder=folder,
+        )
+        self.n_step, self.gamma, self.prioritization = n_step, gamma, prioritization
+        self._powers = np.array([gamma**k for k in range(n_step + 1)], dtype=np.float32)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._tree = SumTree(self.slots * num_envs) if prioritization is not None else None
+        self._max_priority = 1.0
+        self._in_tree = (self.counts.copy(), self.counts.copy())  # (first, one past the last) count with a priority
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + (0 if self._tree is None else self._tree.nbytes)
+
+    def sample(self, batch_size: int, beta: float = 1.0) -> TransitionBatch:
+        """Draws B transitions with replacement, uniformly or in proportion to their priorities.
+
+        With prioritisation, weights are (len · P(i))^−β divided by the batch's largest.
+        """
+        weights = np.ones(batch_size, dtype=np.float32)
+        if self._tree is None:
+            counts, envs = self._draw(batch_size)
+        else:
+            counts, envs, weights = self._draw_prioritized(self._tree, batch_size, beta)
+        rows = self._rows(counts, envs)
+        last, last_counts = rows, counts
+        rewards, ends = self._rewards.take(rows), self._ends.take(rows)
+        steps = np.ones(batch_size, dtype=np.int64)
+        for k in range(1, self.n_step):
+            more = (ends == 0) & (counts + k < self.counts.take(envs))
+            last_counts = last_counts + more
+            last = self._rows(last_counts, envs)
+            rewards += np.where(more, self._powers[k] * self._rewards.take(last), np.float32(0))
+            ends = self._ends.take(last)
+            steps += more
+        discounts = self._powers.take(steps) * ((ends & TERMINATED) == 0)
+        return TransitionBatch(
+            obs=self._obs.read(rows, self._stack_rows(counts, envs, rows)),
+            actions=self._read_actions(rows),
+            rewards=self._to_device(rewards),
+            next_obs=self._next_obs(last_counts, envs, last, ends),
+            discounts=self._to_device(discounts),
+            weights=self._to_device(weights),
+            indices=torch.from_numpy(counts * self.num_envs + envs),
+        )
+
+    def sample_sequences(self, batch_size: int, length: int) -> SequenceBatch:
+        """Draws B sequences of up to L steps whose first steps are uniform over all stored transitions."""
+        start, envs = self._draw(batch_size)
+        counts, mask = np.empty((length, batch_size), dtype=np.int64), np.ones((length, batch_size), dtype=np.bool_)
+        counts[0], newest = start, self.counts.take(envs) - 1
+        for t in range(1, length):
+            inside = (self._ends.take(self._rows(counts[t - 1], envs)) == 0) & (counts[t - 1] < newest)
+            mask[t] = mask[t - 1] & inside
+            counts[t] = counts[t - 1] + mask[t]
+        flat_counts, flat_envs = counts.reshape(-1), np.tile(envs, length)
+        rows = self._rows(flat_counts, flat_envs)
+        ends = self._ends.take(rows)
+        flags = ends.reshape(length, batch_size) * mask
+
+        def unflatten(obs: ObsTensor) -> ObsTensor:
+            if isinstance(obs, dict):
+                return {key: value.unflatten(0, (length, batch_size)) for key, value in obs.items()}
+            return obs.unflatten(0, (length, batch_size))
+
+        return SequenceBatch(
+            obs=unflatten(self._obs.read(rows, self._stack_rows(flat_counts, flat_envs, rows))),
+            actions=self._read_actions(rows).unflatten(0, (length, batch_size)),
+            rewards=self._to_device(self._rewards.take(rows).reshape(length, batch_size) * mask),
+            next_obs=unflatten(self._next_obs(flat_counts, flat_envs, rows, ends)),
+            terminated=self._to_device((flags & TERMINATED) != 0),
+            truncated=self._to_device((flags & TRUNCATED) != 0),
+            mask=self._to_device(mask),
+        )
+
+    def _draw(self, batch_size: int) -> tuple[Ints, Ints]:
+        """(counts, envs) of transitions drawn uniformly."""
+        lowest = self._lowest()
+        lengths = self.counts - lowest
+        ends = lengths.cumsum()
+        if ends[-1] == 0:
+            raise ValueError("the replay buffer is empty: add a step before sampling")
+        draws = self._rng.integers(0, ends[-1], batch_size)
+        envs = ends.searchsorted(draws, side="right")
+        return draws + (lowest - ends + lengths).take(envs), envs
+
+    def _draw_prioritized(self, tree: SumTree, batch_size: int, beta: float) -> tuple[Ints, Ints, NDArray[np.float32]]:
+        """(counts, envs, weights); one draw from each of B equal parts of the total priority (Schaul et al. 2016, app. B.2.1)."""
+        if not len(self):
+            raise ValueError("the replay buffer is empty: add a step before sampling")
+        self._update_tree(tree)
+        total = tree.total
+        strata = np.arange(batch_size) + self._rng.random(batch_size)
+        rows = tree.sample(strata * (total / batch_size))
+        slots, envs = np.divmod(rows, self.num_envs)
+        newest = self.counts.take(envs) - 1
+        counts = newest - (newest - slots) % self.slots
+        weights = (tree.get(rows) * (len(self) / total)) ** -beta
+        return counts, envs, (weights / weights.max()).astype(np.float32)
+
+    def _stack_rows(self, counts: Ints, envs: Ints, rows: Ints) -> Ints | None:
+        """(B, k) rows of the frames of each step's observation, the oldest first; before an episode's start its first one."""
+        if self._ages is None:
+            return None
+        back = np.minimum(np.arange(self._frame_stack - 1, -1, -1), self._ages.take(rows)[:, None])
+        return self._rows(counts[:, None] - back, envs[:, None])
+
+    def _next_obs(self, counts: Ints, envs: Ints, rows: Ints, ends: NDArray[np.int32]) -> ObsTensor:
+        """The true observations (B, ...) after the given steps."""
+        next_rows = self._rows(counts + 1, envs)
+        stack = self._stack_rows(counts, envs, rows)
+        if stack is not None:
+            stack = np.concatenate([stack[:, 1:], next_rows[:, None]], axis=1)
+        ended = ends.nonzero()[0]
+        finals = (ended, (ends.take(ended) >> FLAG_BITS).astype(np.int64)) if len(ended) else None
+        return self._obs.read(next_rows, stack, finals)
+
+    def _read_actions(self, rows: Ints) -> Tensor:
+        return self._actions.index_select(0, self._obs.on_device(rows)).to(self._action_dtype)
+
+    def _to_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    # Priorities ------------------------------------------------------------------------------------------------------
+
+    def update_priorities(self, indices: Tensor, td_errors: Tensor) -> None:
+        """Sets the priorities of sampled transitions (B,) to (|δ| + ε)^α; those overwritten in the meantime are left out."""
+        assert self._tree is not None and self.prioritization is not None, "the buffer is not prioritised"
+        self._update_tree(self._tree)
+        errors = np.abs(to_host(td_errors).astype(np.float64))
+        if not np.isfinite(errors).all():
+            raise NonFiniteError("a TD error is NaN or infinite; lower the learning rate or look at the rewards")
+        priorities = (errors + self.prioritization.epsilon) ** self.prioritization.alpha
+        counts, envs = np.divmod(to_host(indices), self.num_envs)
+        present = counts >= self._lowest().take(envs)
+        if not present.all():
+            counts, envs, priorities = counts[present], envs[present], priorities[present]
+        if len(counts):
+            self._tree.set(self._rows(counts, envs), priorities)
+            self._max_priority = max(self._max_priority, float(priorities.max()))
+
+    def _update_tree(self, tree: SumTree) -> None:
+        """Gives what was added since the last call the largest priority, and what was overwritten none.
+
+        Done before each use instead of in `add`, so that several steps share one pass through the tree.
+        """
+        was_lowest, was_newest = self._in_tree
+        if np.array_equal(was_newest, self.counts):
+            return
+        lowest = self._lowest()
+        gone = self._rows(*count_ranges(was_lowest, np.minimum(lowest, was_newest)))
+        new = self._rows(*count_ranges(np.maximum(was_newest, lowest), self.counts))
+        # A slot may be both: those left come first, so that the new priority counts.
+        priorities = np.full(len(gone) + len(new), self._max_priority)
+        priorities[: len(gone)] = 0.0
+        tree.set(np.concatenate([gone, new]), priorities)
+        self._in_tree = (lowest, self.counts.copy())
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forgets all transitions and priorities, but goes on with the random stream."""
+        super().clear()
+        if self._tree is not None:
+            self._tree.load_leaves(np.zeros(self._tree.capacity))
+            self._max_priority = 1.0
+            self._in_tree = (self.counts.copy(), self.counts.copy())
+
+    def head_state(self) -> dict[str, Any]:
+        """All but the rows: counts, how the newest steps continue, the random stream and the priorities."""
+        state = super().head_state() | {"generator": self._rng.bit_generator.state, "priorities": None}
+        if self._tree is not None:
+            self._update_tree(self._tree)
+            state["priorities"] = {"leaves": self._tree.leaves(), "max": self._max_priority}
+        return state
+
+    def load_head_state(self, state: dict[str, Any]) -> None:
+        """Completes the import of all rows: from here on the buffer draws as the saved one would have."""
+        super().load_head_state(state)
+        self._rng.bit_generator.state = state["generator"]
+        priorities = state["priorities"]
+        if (priorities is None) != (self._tree is None):
+            raise CheckpointError(
+                "the replay buffer was saved with prioritised sampling on, now it is off, or the other way round"
+            )
+        if self._tree is not None:
+            self._tree.load_leaves(priorities["leaves"])
+            self._max_priority = priorities["max"]
+            self._in_tree = (self._lowest(), self.counts.copy())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"head": self.head_state(), "rows": self.export_rows(self.oldest(), self.counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.clear()
+        self.import_rows(state["rows"])
+        self.load_head_state(state["head"])

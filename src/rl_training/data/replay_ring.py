@@ -1,0 +1,307 @@
+"""What a replay buffer stores: a ring of transitions per environment, in order, each observation once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.data.replay_storage import Allocator, Frames, Ints, ObsStorage
+from rl_training.data.rollout_buffer import ObsTensor, Shape
+from rl_training.utils.errors import CheckpointError
+
+TERMINATED, TRUNCATED = 1, 2
+FLAG_BITS = 2
+"""A step's end is one int32: 0 inside an episode, else (row of its final observation << 2) | flags."""
+
+
+class ReplayRing:
+    """Keeps the last `per_env` transitions of every environment.
+
+    Step number c of an environment (`counts` says how many it has had) lies in slot c mod S of its ring; row = slot·N + env in
+    all tensors. The observation after step c lies in slot c + 1, where the next step of the episode has it as its own, so each
+    is stored once and the newest transition is complete at once. After an episode's last step that slot will belong to another
+    episode, so the final observation lies in a pool. S is one more than the transitions, plus k − 1 with stacks of k frames, so
+    that the oldest transition's frames are still there.
+
+    Observations and actions lie on `device`; rewards and ends on the host, where indices are computed.
+    """
+
+    def __init__(
+        self,
+        per_env: int,
+        num_envs: int,
+        obs_shape: Shape | Mapping[str, Shape],
+        action_shape: Shape,
+        *,
+        obs_dtype: torch.dtype | Mapping[str, torch.dtype],
+        action_dtype: torch.dtype,
+        device: torch.device | str,
+        frame_stack: int,
+        folder: Path | None,
+    ):
+        self.num_envs, self.per_env, self.device = num_envs, per_env, torch.device(device)
+        self.slots = per_env + frame_stack
+        rows = self.slots * num_envs
+        allocator = Allocator(device, folder)
+        self._obs = ObsStorage(rows, obs_shape, obs_dtype, frame_stack, allocator)
+        self._action_dtype = action_dtype
+        # Action numbers fit 32 bits; the policy gets its int64 back at sampling.
+        stored_dtype = torch.int32 if action_dtype is torch.int64 else action_dtype
+        self._actions = allocator.rows("actions", rows, tuple(action_shape), stored_dtype)
+        self._rewards = np.zeros(rows, dtype=np.float32)
+        self._ends = np.zeros(rows, dtype=np.int32)
+        # How many earlier frames of the same episode a step's stack has, at most k − 1.
+        self._ages = np.zeros(rows, dtype=np.uint8) if frame_stack > 1 else None
+        self._frame_stack = frame_stack
+        self._envs = np.arange(num_envs)
+        self.counts: Ints = np.zeros(num_envs, dtype=np.int64)
+        """(N,) transitions ever written per environment."""
+        self._first: Ints = np.zeros(num_envs, dtype=np.int64)  # the first count written here; not 0 after a load
+        self._open = np.zeros(num_envs, dtype=np.bool_)  # the newest step did not end its episode
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that grows with the capacity."""
+        ages = 0 if self._ages is None else self._ages.nbytes
+        return self._obs.nbytes + self._actions.nbytes + self._rewards.nbytes + self._ends.nbytes + ages
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled."""
+        return int((self.counts - self._lowest()).sum())
+
+    def oldest(self) -> Ints:
+        """(N,) the first count still in the ring; with stacks of k frames, the first k − 1 of a full ring only serve as history."""
+        return np.maximum(self._first, self.counts - (self.slots - 1))
+
+    def _lowest(self) -> Ints:
+        """(N,) the first count that may be sampled."""
+        # Rows loaded from the middle of a run may lack the history of their first stacks.
+        whole = self._first + (self._frame_stack - 1) * (self._first > 0)
+        return np.minimum(np.maximum(whole, self.counts - self.per_env), self.counts)
+
+    def _rows(self, counts: Ints, envs: Ints) -> Ints:
+        return counts % self.slots * self.num_envs + envs
+
+    def add(
+        self,
+        *,
+        obs: ObsTensor,
+        actions: Tensor,
+        rewards: Tensor,
+        next_obs: ObsTensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        valid: Tensor,
+    ) -> None:
+        """Appends one step of all environments, tensors (N, ...); inside an episode `obs` is the previous `next_obs` and is not
+        stored again. An invalid step is not stored, and if its environment was inside an episode (its worker died), that
+        episode ends with the step before, as a truncated one."""
+        keep, envs = to_host(valid), self._envs
+        ended_by, cut_by, reward = to_host(terminated), to_host(truncated), to_host(rewards)
+        if not keep.all():
+            self.cut_episodes(np.flatnonzero(~keep))
+            envs = np.flatnonzero(keep)
+            if not len(envs):
+                return
+            chosen = torch.from_numpy(envs)
+            obs, next_obs, actions = _select(obs, chosen), _select(next_obs, chosen), actions[chosen.to(actions.device)]
+            ended_by, cut_by, reward = ended_by[envs], cut_by[envs], reward[envs]
+        counts, fresh = self.counts[envs], ~self._open[envs]
+        rows, next_rows = self._rows(counts, envs), self._rows(counts + 1, envs)
+        self._evict(next_rows)
+        if fresh.any():
+            self._begin_episodes(obs, np.flatnonzero(fresh), rows)
+        frames = self._obs.frames(next_obs)
+        self._obs.write(self._obs.on_device(next_rows), frames)
+        self._actions.index_copy_(0, self._obs.on_device(rows), actions.detach().to(self.device, self._actions.dtype))
+        self._rewards[rows] = reward
+        if self._ages is not None:
+            self._ages[next_rows] = np.minimum(self._ages[rows] + 1, self._frame_stack - 1)
+        ended = ended_by | cut_by
+        if ended.any():
+            which = np.flatnonzero(ended)
+            flags = np.where(ended_by[which], TERMINATED, TRUNCATED).astype(np.int32)
+            self._end(rows[which], flags, _select_frames(frames, self._obs.on_device(which)))
+        self._open[envs] = ~ended
+        self.counts[envs] = counts + 1
+
+    def cut_episodes(self, envs: Ints | None = None) -> None:
+        """Ends the running episodes of `envs` (all, if None) as truncated ones; where the next step will not follow on.
+
+        `add` does so itself at an invalid step; a resume that begins fresh episodes calls it.
+        """
+        envs = self._envs if envs is None else envs
+        envs = envs[self._open[envs]]
+        if len(envs):
+            pending = self._obs.raw(self._obs.on_device(self._rows(self.counts[envs], envs)))
+            self._end(self._rows(self.counts[envs] - 1, envs), np.full(len(envs), TRUNCATED, dtype=np.int32), pending)
+            self._open[envs] = False
+
+    def _begin_episodes(self, obs: ObsTensor, which: Ints, rows: Ints) -> None:
+        """Writes first observations; later ones are there already as their predecessors' next observations."""
+        chosen = torch.from_numpy(which)
+        first = obs if len(which) == len(rows) else _select(obs, chosen)
+        self._obs.check_first_stacks(first)
+        self._obs.write(self._obs.on_device(rows[which]), self._obs.frames(first))
+        if self._ages is not None:
+            self._ages[rows[which]] = 0
+
+    def _end(self, rows: Ints, flags: NDArray[np.int32], final: Frames) -> None:
+        """Marks steps as their episodes' last."""
+        self._ends[rows] = (self._obs.keep_finals(final) << FLAG_BITS) | flags
+
+    def _evict(self, rows: Ints) -> None:
+        """Forgets how the steps in `rows` ended; their observations are about to be overwritten."""
+        ends = self._ends[rows]
+        if ends.any():
+            self._obs.release_finals(ends[ends != 0] >> FLAG_BITS)
+            self._ends[rows] = 0
+
+    def clear(self) -> None:
+        """Forgets all transitions."""
+        self._obs.clear_finals()
+        self._ends[:] = 0
+        self.counts[:] = 0
+        self._first[:] = 0
+        self._open[:] = False
+
+    def export_rows(self, start: Ints, stop: Ints) -> dict[str, Any]:
+        """Steps [start_i, stop_i) of each environment i, still in the ring, as a state tree; rows are ordered by environment, then
+        by count. Consecutive exports put together are the whole content but for what `head_state` adds."""
+        start, stop = np.array(start, dtype=np.int64), np.array(stop, dtype=np.int64)
+        if (start < self.oldest()).any() or (stop < start).any() or (stop > self.counts).any():
+            raise ValueError(
+                f"steps {start.tolist()} to {stop.tolist()} are not in the ring: {self.oldest()} to {self.counts}"
+            )
+        rows = self._rows(*count_ranges(start, stop))
+        target = self._obs.on_device(rows)
+        ends = self._ends[rows]
+        # The step before may have been cut off since it was exported itself.
+        before = np.where(start > self.oldest(), self._ends[self._rows(start - 1, self._envs)], 0)
+        return {
+            "start": start,
+            "stop": stop,
+            "obs": self._obs.as_obs(self._obs.raw(target)),
+            "actions": self._actions.index_select(0, target),
+            "rewards": self._rewards[rows],
+            "ages": None if self._ages is None else self._ages[rows],
+            **self._exported_ends("flags", "final_obs", ends),
+            **self._exported_ends("flags_before", "final_obs_before", before),
+        }
+
+    def import_rows(self, rows: dict[str, Any]) -> None:
+        """Appends exported steps. Where they do not follow on from an environment's newest step, its older ones are forgotten;
+        `load_head_state`, without which nothing may be sampled, checks that in the end no step is missing."""
+        start, stop = rows["start"], rows["stop"]
+        if start.shape != self.counts.shape:
+            raise CheckpointError(
+                f"the replay buffer was saved with {len(start)} environments, this one has {self.num_envs}"
+            )
+        if (start < self.counts).any():
+            raise CheckpointError(f"steps {start} of the replay buffer are already there: it is at {self.counts}")
+        # Nothing of these environments follows on: they are empty, or the ring went round between two exports.
+        apart = np.flatnonzero((self.counts == 0) | (start > self.counts))
+        self._evict((np.arange(self.slots)[:, None] * self.num_envs + apart).reshape(-1))
+        self._open[apart] = False
+        self._first[apart] = start[apart]
+        self.counts = start.copy()
+        self._import_newest_ends(rows["flags_before"], rows["final_obs_before"])
+
+        counts, envs = count_ranges(start, stop)
+        kept = np.flatnonzero(counts >= stop[envs] - (self.slots - 1))
+        target = self._rows(counts[kept], envs[kept])
+        self._evict(np.concatenate([target, self._rows(stop, self._envs)]))
+        chosen, place = torch.from_numpy(kept), self._obs.on_device(target)
+        self._obs.write(place, _select_frames(self._obs.as_frames(rows["obs"]), chosen))
+        self._actions.index_copy_(0, place, rows["actions"][chosen].to(self.device))
+        self._rewards[target] = rows["rewards"][kept]
+        if self._ages is not None:
+            self._ages[target] = rows["ages"][kept]
+        ended = rows["flags"] != 0
+        which = ended[kept]
+        finals = torch.from_numpy((ended.cumsum() - 1)[kept][which])
+        final = _select_frames(self._obs.as_frames(rows["final_obs"]), finals)
+        self._end(target[which], rows["flags"][kept][which].astype(np.int32), final)
+        self.counts = stop.copy()
+        self._find_open()
+
+    def head_state(self) -> dict[str, Any]:
+        """The small rest of the state: counts, and how each environment's newest step continues."""
+        stored = self.counts > self._first
+        ends = np.where(stored, self._ends[self._rows(self.counts - 1, self._envs)], 0)
+        pending = self._obs.raw(self._obs.on_device(self._rows(self.counts, self._envs)))
+        blank = self._obs.on_device(np.flatnonzero(~self._open))
+        for frames in pending.values():
+            frames.index_fill_(0, blank, 0)  # what the slot holds then means nothing, and equal states should be equal
+        return {
+            "slots": self.slots,
+            "counts": self.counts.copy(),
+            "oldest": self.oldest(),
+            "pending_obs": self._obs.as_obs(pending),
+            **self._exported_ends("last_flags", "last_final_obs", ends),
+        }
+
+    def load_head_state(self, state: dict[str, Any]) -> None:
+        """Completes the import of all rows."""
+        if state["slots"] != self.slots or not np.array_equal(state["counts"], self.counts):
+            raise CheckpointError(
+                f"the replay buffer was saved with rings of {state['slots']} slots at steps {state['counts']}, but this one has "
+                f"{self.slots} slots and is at {self.counts}: resume with the same buffer size, n_step and num_envs"
+            )
+        if not np.array_equal(state["oldest"], self.oldest()):
+            raise CheckpointError(
+                f"the replay buffer lacks steps {state['oldest']} to {self.oldest()} of its environments"
+            )
+        self._import_newest_ends(state["last_flags"], state["last_final_obs"])
+        pending = self._obs.as_frames(state["pending_obs"])
+        self._obs.write(self._obs.on_device(self._rows(self.counts, self._envs)), pending)
+        if self._ages is not None:
+            newest, after = self._rows(self.counts - 1, self._envs), self._rows(self.counts, self._envs)
+            self._ages[after] = np.minimum(self._ages[newest] + 1, self._frame_stack - 1)
+
+    def _exported_ends(self, flags_name: str, final_name: str, ends: NDArray[np.int32]) -> dict[str, Any]:
+        final_rows = (ends[ends != 0] >> FLAG_BITS).astype(np.int64)
+        flags = (ends & (TERMINATED | TRUNCATED)).astype(np.uint8)
+        return {flags_name: flags, final_name: self._obs.as_obs(self._obs.finals(final_rows))}
+
+    def _import_newest_ends(self, flags: NDArray[np.uint8], final_obs: ObsTensor) -> None:
+        """Ends the newest steps whose flags (N,) say so and that are not known to have ended."""
+        ended = np.flatnonzero(flags)
+        missing = self._open[ended]
+        envs = ended[missing]
+        if len(envs):
+            final = _select_frames(self._obs.as_frames(final_obs), torch.from_numpy(np.flatnonzero(missing)))
+            self._end(self._rows(self.counts[envs] - 1, envs), flags[envs].astype(np.int32), final)
+            self._open[envs] = False
+
+    def _find_open(self) -> None:
+        newest = self._ends[self._rows(self.counts - 1, self._envs)]
+        self._open = (newest == 0) & (self.counts > self._first)
+
+
+def to_host(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().cpu().numpy()
+
+
+def count_ranges(start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    """(counts, envs) of all steps in [start_i, stop_i), by environment."""
+    lengths = np.maximum(stop - start, 0)
+    ends = lengths.cumsum()
+    envs = np.repeat(np.arange(len(start)), lengths)
+    return np.arange(ends[-1]) + (start - ends + lengths)[envs], envs
+
+
+def _select(obs: ObsTensor, envs: Tensor) -> ObsTensor:
+    if isinstance(obs, dict):
+        return _select_frames(obs, envs)
+    return obs[envs.to(obs.device)]
+
+
+def _select_frames(frames: Frames, rows: Tensor) -> Frames:
+    return {key: value[rows.to(value.device)] for key, value in frames.items()}

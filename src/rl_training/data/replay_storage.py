@@ -1,0 +1,185 @@
+"""Where a replay buffer's observations and actions lie: memory, a GPU, or memory-mapped files; final observations kept aside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rl_training.data.rollout_buffer import ObsTensor, Shape
+from rl_training.utils.errors import ConfigError
+
+Ints = NDArray[np.int64]
+Frames = dict[str, Tensor]
+"""One stored row per environment and key: the observation, or its newest frame where frames are stacked."""
+
+PLAIN = ""
+"""The key of an observation that is a single tensor."""
+
+
+class Allocator:
+    """Makes tensors of rows on a device, or in memory-mapped files where a folder is given."""
+
+    def __init__(self, device: torch.device | str, folder: Path | None):
+        self.device, self.folder = torch.device(device), folder
+        if folder is not None:
+            if self.device.type != "cpu":
+                raise ConfigError(
+                    f"a memory-mapped replay buffer lies in files, not on {self.device}: use device cpu or no folder"
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def rows(self, name: str, count: int, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """(count, *shape), not initialised: pages of memory or disk are taken up as rows are written."""
+        if self.folder is None:
+            return torch.empty((count, *shape), dtype=dtype, device=self.device)
+        path = self.folder / f"{name}.bin"
+        path.unlink(missing_ok=True)  # a tensor that still maps the old file, e.g. one that is being enlarged, keeps it
+        size = count * math.prod(shape)
+        return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(count, *shape)
+
+
+class ObsStorage:
+    """Observations by row, each stored once, and a pool of final observations that grows by doubling.
+
+    With `frame_stack` k > 1 an observation is a stack of k frames, the newest last, of which only the newest is stored. In a
+    Dict, the uint8 entries of three and more dimensions are stacks and the others are stored whole.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        obs_shape: Shape | Mapping[str, Shape],
+        obs_dtype: torch.dtype | Mapping[str, torch.dtype],
+        frame_stack: int,
+        allocator: Allocator,
+    ):
+        self.frame_stack, self.allocator, self.device = frame_stack, allocator, allocator.device
+        self.single = not isinstance(obs_shape, Mapping)
+        shapes = {k: tuple(s) for k, s in obs_shape.items()} if isinstance(obs_shape, Mapping) else {PLAIN: obs_shape}
+        dtypes = dict(obs_dtype) if isinstance(obs_dtype, Mapping) else dict.fromkeys(shapes, obs_dtype)
+        self.stacked: frozenset[str] = frozenset()
+        if frame_stack > 1:
+            images = (key for key in shapes if dtypes[key] is torch.uint8 and len(shapes[key]) >= 3)
+            self.stacked = frozenset([PLAIN] if self.single else images)
+            if not self.stacked or any(shapes[key][:1] != (frame_stack,) for key in self.stacked):
+                raise ConfigError(
+                    f"frame_stack {frame_stack} needs observations of {frame_stack} frames, e.g. ({frame_stack}, 84, 84); "
+                    f"these have the shape {shapes[PLAIN] if self.single else shapes}"
+                )
+        self._frame_shapes = {key: shape[1:] if key in self.stacked else shape for key, shape in shapes.items()}
+        self._dtypes = dtypes
+        # Files are numbered, because a Dict's keys need not be file names.
+        self.columns: Frames = {
+            key: allocator.rows(f"obs_{number}", rows, self._frame_shapes[key], dtypes[key])
+            for number, key in enumerate(shapes)
+        }
+        self._pool: Frames = {}
+        self._pool_rows = 0
+        self._free = np.empty(0, dtype=np.int32)
+        self._free_count = 0
+        self.clear_finals()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (*self.columns.values(), *self._pool.values())) + self._free.nbytes
+
+    def frames(self, obs: ObsTensor) -> Frames:
+        """What is stored of observations (B, ...): the newest frame of a stack, all of anything else."""
+        entries = obs if isinstance(obs, dict) else {PLAIN: obs}
+        return {
+            key: (entries[key][:, -1] if key in self.stacked else entries[key]).to(column.device, column.dtype)
+            for key, column in self.columns.items()
+        }
+
+    def check_first_stacks(self, obs: ObsTensor) -> None:
+        """Refuses stacks (B, k, ...) of episodes' first observations that do not repeat one frame: they could not be rebuilt."""
+        entries = obs if isinstance(obs, dict) else {PLAIN: obs}
+        for key in self.stacked:
+            if not bool((entries[key] == entries[key][:, -1:]).all()):
+                raise ConfigError(
+                    "frame_stack rebuilds an episode's first observation as its first frame repeated, but this environment "
+                    'begins otherwise; stack with gymnasium.wrappers.FrameStackObservation(padding_type="reset")'
+                )
+
+    def write(self, rows: Tensor, frames: Frames) -> None:
+        for key, column in self.columns.items():
+            column.index_copy_(0, rows, frames[key].to(column.device))
+
+    def raw(self, rows: Tensor) -> Frames:
+        """The stored rows as they are, stacks not rebuilt."""
+        return {key: column.index_select(0, rows) for key, column in self.columns.items()}
+
+    def read(self, rows_B: Ints, stack_rows_BK: Ints | None, finals: tuple[Ints, Ints] | None = None) -> ObsTensor:
+        """Observations (B, ...) from the newest frames' rows and, with stacking, all frames' rows; `finals` = (positions in
+        the batch, rows of the pool) puts final observations in place of what the ring holds."""
+        rows = self.on_device(rows_B)
+        stack_rows = None if stack_rows_BK is None else self.on_device(stack_rows_BK.reshape(-1))
+        places = None if finals is None else tuple(map(self.on_device, finals))
+        out: Frames = {}
+        for key, column in self.columns.items():
+            if key in self.stacked:
+                assert stack_rows is not None
+                values = column.index_select(0, stack_rows).view(len(rows), self.frame_stack, *column.shape[1:])
+                newest = values[:, -1]
+            else:
+                values = newest = column.index_select(0, rows)
+            if places is not None:
+                newest.index_copy_(0, places[0], self._pool[key].index_select(0, places[1]))
+            out[key] = values
+        return out[PLAIN] if self.single else out
+
+    def keep_finals(self, frames: Frames) -> NDArray[np.int32]:
+        """Stores final observations (K, ...) in the pool and returns their rows there (K,)."""
+        count = len(next(iter(frames.values())))
+        if count > self._free_count:
+            self._grow(count - self._free_count)
+        self._free_count -= count
+        rows = self._free[self._free_count : self._free_count + count].copy()
+        target = self.on_device(rows.astype(np.int64))
+        for key, pool in self._pool.items():
+            pool.index_copy_(0, target, frames[key].to(pool.device))
+        return rows
+
+    def finals(self, rows: Ints) -> Frames:
+        """Rows (K,) of the pool."""
+        target = self.on_device(rows)
+        return {key: pool.index_select(0, target) for key, pool in self._pool.items()}
+
+    def release_finals(self, rows: NDArray[np.int32]) -> None:
+        """Gives rows (K,) of the pool back."""
+        self._free[self._free_count : self._free_count + len(rows)] = rows
+        self._free_count += len(rows)
+
+    def clear_finals(self) -> None:
+        self._pool_rows, self._free_count = 0, 0
+        self._free = np.empty(0, dtype=np.int32)
+        self._pool = {}
+        self._grow(16)
+
+    def _grow(self, missing: int) -> None:
+        before, self._pool_rows = self._pool_rows, max(2 * self._pool_rows, self._pool_rows + missing)
+        old, self._pool = self._pool, {}
+        for number, (key, shape) in enumerate(self._frame_shapes.items()):
+            self._pool[key] = self.allocator.rows(f"final_obs_{number}", self._pool_rows, shape, self._dtypes[key])
+            if before:
+                self._pool[key][:before] = old[key]
+        free = np.empty(self._pool_rows, dtype=np.int32)
+        new = np.arange(self._pool_rows - 1, before - 1, -1, dtype=np.int32)  # the lowest on top
+        free[: self._free_count] = self._free[: self._free_count]
+        free[self._free_count : self._free_count + len(new)] = new
+        self._free, self._free_count = free, self._free_count + len(new)
+
+    def on_device(self, indices: Ints) -> Tensor:
+        return torch.from_numpy(indices).to(self.device)
+
+    def as_obs(self, frames: Frames) -> ObsTensor:
+        return frames[PLAIN] if self.single else frames
+
+    def as_frames(self, stored: ObsTensor) -> Frames:
+        return stored if isinstance(stored, dict) else {PLAIN: stored}
