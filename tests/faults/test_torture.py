@@ -29,8 +29,15 @@ RUNS = {
     ),
     "hopper": ("ppo/hopper", {"total_timesteps": 8_000, "hyperparams.num_steps": 512}),
     "a2c-cartpole": ("a2c/cartpole", {"total_timesteps": 15_000}),
+    # Off-policy: the replay buffer must come back too; small, so that its ring goes round.
+    "dqn-cartpole": ("dqn/cartpole", {"total_timesteps": 12_000, "hyperparams.buffer_size": 4_000}),
+    "dqn-lunarlander": ("dqn/lunarlander", {"total_timesteps": 6_000, "hyperparams.buffer_size": 2_500}),
+    "rainbow-cartpole": (
+        "rainbow/cartpole",
+        {"total_timesteps": 6_000, "hyperparams.buffer_size": 2_500, "num_envs": 2, "env.autoreset": "next_step"},
+    ),
 }
-QUICK = ("cartpole-sync", "cartpole-async", "hopper")
+QUICK = ("cartpole-sync", "cartpole-async", "hopper", "dqn-cartpole")
 
 
 def _config(name: str):

@@ -29,9 +29,7 @@ def test_the_table_in_the_readme_is_made_from_the_data_files():
 UNMEASURED = {
     "ppo/hopper",
     *(f"dqn/{env}" for env in ("cartpole", "acrobot", "mountaincar", "lunarlander")),
-    *(
-        f"{variant}_dqn/cartpole" for variant in ("double", "dueling", "noisy", "nstep", "prioritized", "qr")
-    ),
+    *(f"{variant}_dqn/cartpole" for variant in ("double", "dueling", "noisy", "nstep", "prioritized", "qr")),
     *("c51/cartpole", "iqn/cartpole", "rainbow/cartpole", "rainbow/lunarlander"),
 }
 
