@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
 from rl_training.utils.errors import CheckpointError, NonFiniteError, SpaceError
+from rl_training.utils.global_random import seeded_global_rng
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import space_name
 
@@ -41,9 +42,30 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Whether `env.normalize_rewards` makes sense for it."""
     policy: nn.Module
 
-    def __init__(self, config: ConfigT, *, seed: int, device: torch.device):
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: ConfigT,
+        policy_config: PolicyConfig | None = None,
+        *,
+        normalize_observations: bool = False,
+        normalize_rewards: bool = False,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ):
+        self.check_spaces(observation_space, action_space)
         self.config = config
-        self.device = device
+        self.device = torch.device(device)
+        with seeded_global_rng(derive_seed(seed, "initial weights")):
+            self.policy = self.make_policy(
+                observation_space,
+                action_space,
+                policy_config or PolicyConfig(),
+                hyperparams=config,
+                normalize_observations=normalize_observations,
+                normalize_rewards=normalize_rewards,
+            ).to(self.device)
         self.generator = torch.Generator(device="cpu").manual_seed(derive_seed(seed, "algorithm"))
 
     @classmethod

@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.replay_buffer import Prioritization, TransitionBatch
-from rl_training.policies.config import PolicyConfig
 from rl_training.utils.coerce import check_fields
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
-from rl_training.utils.global_random import seeded_global_rng
 from rl_training.utils.schedules import Schedule
-from rl_training.utils.seeding import derive_seed
 
 TO_FULL_CORRECTION = Schedule(0.4, 1.0)
 
@@ -73,29 +69,6 @@ OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
 
 class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
     """An algorithm that takes one gradient step per batch of replayed transitions."""
-
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        config: OffPolicyConfigT,
-        policy_config: PolicyConfig | None = None,
-        *,
-        normalize_observations: bool = False,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-    ):
-        super().__init__(config, seed=seed, device=torch.device(device))
-        self.check_spaces(observation_space, action_space)
-        with seeded_global_rng(derive_seed(seed, "initial weights")):
-            self.policy = self.make_policy(
-                observation_space,
-                action_space,
-                policy_config or PolicyConfig(),
-                hyperparams=config,
-                normalize_observations=normalize_observations,
-                normalize_rewards=False,
-            ).to(self.device)
 
     @classmethod
     def check_config(cls, config: OffPolicyConfigT, num_envs: int) -> None:

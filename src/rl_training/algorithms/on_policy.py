@@ -17,8 +17,6 @@ from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.config import PolicyConfig
 from rl_training.utils.coerce import check_fields
 from rl_training.utils.fields import Range
-from rl_training.utils.global_random import seeded_global_rng
-from rl_training.utils.seeding import derive_seed
 
 
 @dataclass
@@ -50,30 +48,8 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     normalizes_rewards: ClassVar[bool] = True
     policy: ActorCritic
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        config: OnPolicyConfigT,
-        policy_config: PolicyConfig | None = None,
-        *,
-        normalize_observations: bool = False,
-        normalize_rewards: bool = False,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-    ):
-        super().__init__(config, seed=seed, device=torch.device(device))
-        self.check_spaces(observation_space, action_space)
-        with seeded_global_rng(derive_seed(seed, "initial weights")):
-            self.policy = self.make_policy(
-                observation_space,
-                action_space,
-                policy_config or PolicyConfig(),
-                hyperparams=config,
-                normalize_observations=normalize_observations,
-                normalize_rewards=normalize_rewards,
-            ).to(self.device)
-
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
         self._running_returns: Tensor | None = None
 
     @staticmethod

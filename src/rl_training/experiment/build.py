@@ -107,10 +107,7 @@ def build_algorithm(
     algorithm_class = registry.load(config.algo)
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
-    normalization = {"normalize_observations": config.env.normalize_observations}
-    if algorithm_class.normalizes_rewards:
-        normalization["normalize_rewards"] = config.env.normalize_rewards
-    elif config.env.normalize_rewards:
+    if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
         raise ConfigError(
             f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
         )
@@ -119,7 +116,8 @@ def build_algorithm(
         action_space,
         hyperparams,
         config.policy,
-        **normalization,
+        normalize_observations=config.env.normalize_observations,
+        normalize_rewards=config.env.normalize_rewards,
         seed=config.seed,
         device=device,
     )
