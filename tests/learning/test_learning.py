@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training import A2C, PPO
+from rl_training import A2C, DQN, PPO
 
 
 @pytest.mark.parametrize("backend", ["sync", "native"])
@@ -24,6 +24,12 @@ def test_ppo_learns_a_continuous_task(tmp_path):
     agent = PPO.from_preset("ppo/pendulum", **_quiet(tmp_path))
     agent.learn(total_timesteps=100_000)
     assert agent.evaluate(20).mean >= -500  # a random policy gets about -1200
+
+
+def test_dqn_learns_cartpole(tmp_path):
+    agent = DQN.from_preset("dqn/cartpole", seed=1, hyperparams={"learning_rate": 1e-3}, **_quiet(tmp_path))
+    result = agent.learn(total_timesteps=16_000)
+    assert result.metrics["episode_return"] >= 60  # of the last 100 training episodes; random actions get about 22
 
 
 def test_without_a_learning_rate_nothing_is_learned():
