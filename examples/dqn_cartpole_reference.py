@@ -36,6 +36,8 @@ class Config:
     gradient_steps: int = 128
     """Updates per training phase."""
     gamma: float = 0.99
+    reward_scale: float = 0.05
+    """Keeps values near 5 instead of 100, so that most errors stay in the quadratic part of the Huber loss."""
     epsilon_start: float = 1.0
     epsilon_end: float = 0.04
     epsilon_fraction: float = 0.16
@@ -164,7 +166,7 @@ def train(config: Config) -> nn.Module:
         else:
             action = greedy_action(network, obs)
         next_obs, reward, terminated, truncated, _ = env.step(action)
-        replay.add(obs, action, float(reward), next_obs, terminated)
+        replay.add(obs, action, float(reward) * config.reward_scale, next_obs, terminated)
         obs = next_obs
         episode_return += float(reward)
         if terminated or truncated:

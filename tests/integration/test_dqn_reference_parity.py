@@ -96,7 +96,15 @@ def test_transitions_targets_and_weights_are_the_same(reference: ModuleType) -> 
 def test_defaults_are_those_of_the_preset(reference: ModuleType) -> None:
     preset, hyperparams = complete_config(resolve("dqn/cartpole").config)
     config = reference.Config()
-    for name in ("batch_size", "buffer_size", "learning_starts", "train_frequency", "gradient_steps", "gamma"):
+    for name in (
+        "batch_size",
+        "buffer_size",
+        "learning_starts",
+        "train_frequency",
+        "gradient_steps",
+        "gamma",
+        "reward_scale",
+    ):
         assert getattr(config, name) == getattr(hyperparams, name), name
     assert config.target_update_interval == hyperparams.target_update_interval
     assert hyperparams.epsilon == Schedule(config.epsilon_start, config.epsilon_end, config.epsilon_fraction)

@@ -28,6 +28,8 @@ class OffPolicyConfig:
     """Step size of Adam; `{start: 1e-3, end: 0.0}` anneals it linearly."""
     gamma: Annotated[float, Range(ge=0, le=1)] = 0.99
     """Discount factor."""
+    reward_scale: Annotated[float, Range(gt=0)] = 1.0
+    """Rewards are multiplied by this for learning, not for reports; bring returns to the order of 1 to 10."""
     batch_size: Annotated[int, Range(ge=1)] = 128
     """Transitions per gradient step."""
     buffer_size: Annotated[int, Range(ge=1)] = 100_000

@@ -28,7 +28,7 @@ class TransitionBatch:
     actions: Tensor
     """(B, *action_shape) in policy form."""
     rewards: Tensor
-    """(B,) float32: sum of γ^k r_k over the m steps."""
+    """(B,) float32: sum of γ^k r_k over the m steps, times the reward scale."""
     next_obs: ObsTensor
     """(B, ...) the true observation after the m-th step."""
     discounts: Tensor
@@ -90,7 +90,8 @@ class ReplayBuffer(ReplayRing):
     """The last `capacity // num_envs` transitions of each of N environments, drawn uniformly, by priority, or as sequences.
 
     Samples come from the buffer's own random stream; two buffers with the same content and stream draw the same. With `folder`
-    observations and actions lie in memory-mapped files there, which may be larger than memory; `device` may be a GPU.
+    observations and actions lie in memory-mapped files there, which may be larger than memory; `device` may be a GPU. Rewards are
+    stored as they came and multiplied by `reward_scale` when sampled.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class ReplayBuffer(ReplayRing):
         seed: int = 0,
         n_step: int = 1,
         gamma: float = 0.99,
+        reward_scale: float = 1.0,
         prioritization: Prioritization | None = None,
         frame_stack: int = 1,
         folder: Path | None = None,
@@ -131,6 +133,7 @@ class ReplayBuffer(ReplayRing):
         )
         self.n_step, self.gamma, self.prioritization = n_step, gamma, prioritization
         self._powers = np.array([gamma**k for k in range(n_step + 1)], dtype=np.float32)
+        self._reward_scale = np.float32(reward_scale)
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._tree = SumTree(self.slots * num_envs) if prioritization is not None else None
         self._max_priority = 1.0
@@ -165,7 +168,7 @@ class ReplayBuffer(ReplayRing):
         return TransitionBatch(
             obs=self._obs.read(rows, self._stack_rows(counts, envs, rows)),
             actions=self._read_actions(rows),
-            rewards=self._to_device(rewards),
+            rewards=self._to_device(rewards * self._reward_scale),
             next_obs=self._next_obs(last_counts, envs, last, ends),
             discounts=self._to_device(discounts),
             weights=self._to_device(weights),
@@ -194,7 +197,7 @@ class ReplayBuffer(ReplayRing):
         return SequenceBatch(
             obs=unflatten(self._obs.read(rows, self._stack_rows(flat_counts, flat_envs, rows))),
             actions=self._read_actions(rows).unflatten(0, (length, batch_size)),
-            rewards=self._to_device(self._rewards.take(rows).reshape(length, batch_size) * mask),
+            rewards=self._to_device(self._rewards.take(rows).reshape(length, batch_size) * (mask * self._reward_scale)),
             next_obs=unflatten(self._next_obs(flat_counts, flat_envs, rows, ends)),
             terminated=self._to_device((flags & TERMINATED) != 0),
             truncated=self._to_device((flags & TRUNCATED) != 0),

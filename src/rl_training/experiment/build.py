@@ -174,6 +174,7 @@ def _build_off_policy(
         seed=derive_seed(config.seed, "replay"),
         n_step=hyperparams.n_step,
         gamma=hyperparams.gamma,
+        reward_scale=hyperparams.reward_scale,
         prioritization=hyperparams.prioritization,
         folder=scratch if hyperparams.replay_storage == "disk" else None,
     )

@@ -91,6 +91,15 @@ def test_one_step_gives_the_plain_transition() -> None:
         assert found[obs] == pytest.approx(values)
 
 
+def test_rewards_are_scaled_when_sampled_and_stored_as_they_came() -> None:
+    buffer = one_env(10, n_step=2, gamma=0.5, reward_scale=0.25)
+    add_steps(buffer, [(0, 8, ""), (1, 16, "T")])
+    assert drawn(buffer.sample(50)) == {0: [(8 + 8) / 4, 101, 0], 1: [16 / 4, 101, 0]}
+    sequences = buffer.sample_sequences(50, 2)
+    assert set(sequences.rewards.reshape(-1).tolist()) == {2.0, 4.0, 0.0}  # 8/4, 16/4, and nothing after the end
+    assert buffer.export_rows(buffer.oldest(), buffer.counts)["rewards"].tolist() == [8.0, 16.0]
+
+
 # Environments ---------------------------------------------------------------------------------------------------------
 
 
