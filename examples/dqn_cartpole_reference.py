@@ -28,7 +28,7 @@ class Config:
     total_timesteps: int = 50_000
     learning_rate: float = 2.3e-3
     """At the start; it falls linearly to 0."""
-    batch_size: int = 64
+    batch_size: int = 256
     buffer_size: int = 100_000
     learning_starts: int = 1_000
     train_frequency: int = 256

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import CheckpointError, NonFiniteError, SpaceError
 from rl_training.utils.global_random import seeded_global_rng
 from rl_training.utils.seeding import derive_seed
@@ -55,18 +56,18 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         device: torch.device | str = "cpu",
     ):
         self.check_spaces(observation_space, action_space)
-        self.config = config
+        self.config, self.action_space = config, action_space
         self.device = torch.device(device)
+        spec = PolicySpec(
+            observation_space,
+            action_space,
+            policy_config or PolicyConfig(),
+            normalize_observations=normalize_observations,
+            normalize_rewards=normalize_rewards,
+        )
         with seeded_global_rng(derive_seed(seed, "initial weights")):
-            self.policy = self.make_policy(
-                observation_space,
-                action_space,
-                policy_config or PolicyConfig(),
-                hyperparams=config,
-                normalize_observations=normalize_observations,
-                normalize_rewards=normalize_rewards,
-            ).to(self.device)
-        self.generator = torch.Generator(device="cpu").manual_seed(derive_seed(seed, "algorithm"))
+            self.policy = self.make_policy(spec, config).to(self.device)
+        self.generator = torch.Generator(device=self.device).manual_seed(derive_seed(seed, "algorithm"))
 
     @classmethod
     def check_spaces(cls, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
@@ -83,15 +84,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     @staticmethod
     @abstractmethod
-    def make_policy(
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        policy_config: PolicyConfig,
-        *,
-        hyperparams: Any,
-        normalize_observations: bool,
-        normalize_rewards: bool,
-    ) -> nn.Module:
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> nn.Module:
         """A fresh policy of the kind this algorithm trains, with weights from torch's global generator."""
 
     @classmethod
@@ -149,7 +142,8 @@ class GuardedOptimizer:
     def step(self, loss: Tensor, terms: Mapping[str, Tensor]) -> Tensor:
         """One optimiser step on `loss`; `terms` are the named scalars to blame if it is not finite. Returns the gradient norm."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        # Only these parameters: the loss of an actor passes through critics whose gradients nobody wants.
+        loss.backward(inputs=self.parameters)
         limit = float("inf") if self.max_grad_norm is None else self.max_grad_norm
         grad_norm = nn.utils.clip_grad_norm_(self.parameters, limit, foreach=True)
         self._names = (*terms, "grad_norm")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
@@ -27,9 +26,9 @@ from rl_training.algorithms.value_losses import (
     take_actions,
 )
 from rl_training.data.replay_buffer import TransitionBatch
-from rl_training.policies.config import PolicyConfig
 from rl_training.policies.encoders import Observation
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, ReturnDistribution
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
@@ -126,20 +125,12 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         self._priorities = torch.zeros(0, device=self.device)
 
     @staticmethod
-    def make_policy(
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        policy_config: PolicyConfig,
-        *,
-        hyperparams: Any,
-        normalize_observations: bool,
-        normalize_rewards: bool,
-    ) -> QNetwork:
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> QNetwork:
         return QNetwork(
-            observation_space,
-            action_space,
-            policy_config,
-            normalize_observations=normalize_observations,
+            spec.observation_space,
+            spec.action_space,
+            spec.config,
+            normalize_observations=spec.normalize_observations,
             head=hyperparams.head(),
         )
 

@@ -52,8 +52,8 @@ class OffPolicyConfig:
     """How strongly importance weights correct for it: 1 corrects fully."""
     per_epsilon: Annotated[float, Range(gt=0)] = 1e-6
     """Added to every error, so that no transition is forgotten."""
-    max_grad_norm: Annotated[float, Range(gt=0)] = 10.0
-    """Gradients are scaled down to this global norm."""
+    max_grad_norm: Annotated[float, Range(gt=0)] | None = 10.0
+    """Gradients are scaled down to this global norm; null leaves them as they are."""
     adam_eps: Annotated[float, Range(gt=0)] = 1e-8
     """ε of Adam."""
 
@@ -100,14 +100,17 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
     def on_env_steps(self, before: int, now: int) -> None:
         """Told after each collection how the count of environment steps has moved, for updates at fixed intervals."""
 
-    def observe(self, obs: Any) -> None:
-        """Lets the observation normaliser, if there is one, see new observations (N, ...)."""
+    def observe(self, obs: Any, ended: Tensor) -> None:
+        """Told of every step: the observations (N, ...) acted on, for the normaliser if there is one, and where episodes
+        ended with it, (N,) bool."""
         normalizer = getattr(self.policy, "observation_normalizer", None)
         if normalizer is not None:
             normalizer.update(obs)
             for target in self.target_networks().values():
-                # Targets must see observations as the policy does.
-                target.observation_normalizer.load_state_dict(normalizer.state_dict())  # type: ignore[union-attr]
+                # Targets that see raw observations must see them as the policy does.
+                theirs = getattr(target, "observation_normalizer", None)
+                if theirs is not None:
+                    theirs.load_state_dict(normalizer.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         targets = {name: dict(network.state_dict()) for name, network in self.target_networks().items()}

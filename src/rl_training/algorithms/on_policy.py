@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.policies.actor_critic import ActorCritic
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import check_fields
 from rl_training.utils.fields import Range
 
@@ -53,21 +52,13 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         self._running_returns: Tensor | None = None
 
     @staticmethod
-    def make_policy(
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        policy_config: PolicyConfig,
-        *,
-        hyperparams: Any,
-        normalize_observations: bool,
-        normalize_rewards: bool,
-    ) -> ActorCritic:
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
         return ActorCritic(
-            observation_space,
-            action_space,
-            policy_config,
-            normalize_observations=normalize_observations,
-            normalize_rewards=normalize_rewards,
+            spec.observation_space,
+            spec.action_space,
+            spec.config,
+            normalize_observations=spec.normalize_observations,
+            normalize_rewards=spec.normalize_rewards,
         )
 
     def update(self, rollout: RolloutBuffer, progress: float) -> Metrics:

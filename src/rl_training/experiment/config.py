@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rl_training.envs.config import EnvConfig
 from rl_training.experiment.config_yaml import dump_yaml
+from rl_training.experiment.registry import ALGORITHMS
 from rl_training.policies.config import PolicyConfig
 from rl_training.utils.coerce import FieldError, check_fields, plain_value
 from rl_training.utils.fields import Check, Range
@@ -104,6 +106,12 @@ def _output_dir_problem(output_dir: str) -> str | None:
     return None
 
 
+def with_policy_defaults(algo: object, policy: Mapping[str, Any] | None) -> Any:
+    """The `policy` section with the algorithm's own defaults under what is given; an unknown algorithm has none."""
+    info = ALGORITHMS.get(algo) if isinstance(algo, str) else None
+    return {**(info.policy if info else {}), **(policy or {})}
+
+
 @dataclass
 class TrainConfig:
     """One training run.
@@ -129,8 +137,8 @@ class TrainConfig:
     """Folder in which the run directory is made."""
     hyperparams: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own settings, checked by the algorithm."""
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
-    """The policy network."""
+    policy: PolicyConfig = None  # type: ignore[assignment]  # replaced below by the algorithm's own defaults
+    """The policy network; what is not given has the algorithm's own defaults."""
     env: EnvConfig = field(default_factory=EnvConfig)
     """The training environments."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -143,6 +151,8 @@ class TrainConfig:
     """Early stopping."""
 
     def __post_init__(self) -> None:
+        if self.policy is None or isinstance(self.policy, Mapping):
+            self.policy = with_policy_defaults(self.algo, self.policy)
         check_fields(self)
         if self.evaluation.every == 0:
             for name in ("reward", "patience"):

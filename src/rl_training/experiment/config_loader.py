@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config import TrainConfig, with_policy_defaults
 from rl_training.experiment.config_yaml import Entry, Origin, parse_yaml
 from rl_training.utils.coerce import build_dataclass as build_dataclass
 from rl_training.utils.coerce import did_you_mean, join, plain_value, show
@@ -73,6 +73,8 @@ def resolve(
         _merge(tree, branch)
     locations = {key: entry.origin.where for key, entry in _flatten(tree)}
     values = {key: entry.plain() for key, entry in tree.items()}
+    if isinstance(values.get("policy", {}), Mapping):
+        values["policy"] = with_policy_defaults(values.get("algo", TrainConfig.algo), values.get("policy"))
     config = build_dataclass(TrainConfig, values, "", locations.get)
     labels = {key: entry.origin.label for key, entry in _flatten(tree)}
     origins = {key: labels.get(key, "default") for key in _leaf_keys(config.to_dict())}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rl_training.utils.coerce import did_you_mean
@@ -26,6 +27,8 @@ class AlgorithmInfo:
     """Stability tier."""
     summary: str
     """One line for listings."""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """Its own defaults for the `policy` section."""
 
 
 def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
@@ -33,9 +36,18 @@ def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
     return AlgorithmInfo(algo, name, "dqn_variants", "off_policy", "core", summary)
 
 
+_WIDE = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
+"""Networks of the off-policy actor-critic algorithms, as in their papers."""
+
+
+def _actor_critic(algo: str, name: str, module: str, summary: str) -> AlgorithmInfo:
+    return AlgorithmInfo(algo, name, module, "off_policy", "core", summary, _WIDE)
+
+
 _TABLE = (
     AlgorithmInfo("a2c", "A2C", "a2c", "on_policy", "core", "Advantage actor-critic: one step per short rollout."),
     _dqn("c51", "C51", "DQN over a categorical distribution of returns."),
+    _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
     AlgorithmInfo(
         "dqn", "DQN", "dqn", "off_policy", "core", "Deep Q-learning with replay; every extension is a switch."
@@ -48,6 +60,8 @@ _TABLE = (
     _dqn("qr_dqn", "QRDQN", "DQN over fixed quantiles of the return."),
     _dqn("rainbow", "Rainbow", "DQN with six extensions at once."),
     AlgorithmInfo("ppo", "PPO", "ppo", "on_policy", "core", "Proximal policy optimisation: the dependable default."),
+    _actor_critic("sac", "SAC", "sac", "Soft actor-critic: continuous control with learned entropy."),
+    _actor_critic("td3", "TD3", "td3", "Twin delayed DDPG: clipped double critics, smoothed targets."),
 )
 ALGORITHMS: dict[str, AlgorithmInfo] = {info.id: info for info in _TABLE}
 

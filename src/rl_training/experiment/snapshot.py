@@ -15,6 +15,7 @@ from rl_training.experiment import registry
 from rl_training.experiment.checkpoint import Checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.replay_segments import load_replay, saved_replay
+from rl_training.policies.spec import PolicySpec
 from rl_training.runtime.trainer import BaseTrainer
 from rl_training.utils.errors import CheckpointError, ConfigError, UserError
 from rl_training.utils.spaces import space_from_tree, space_to_tree
@@ -88,14 +89,14 @@ def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, hyperparams: 
     algorithm_class.check_spaces(env_spaces.observation, env_spaces.action)
     try:
         with torch.device("meta"):
-            policy = algorithm_class.make_policy(
+            spec = PolicySpec(
                 env_spaces.observation,
                 env_spaces.action,
                 config.policy,
-                hyperparams=hyperparams,
                 normalize_observations=config.env.normalize_observations,
                 normalize_rewards=config.env.normalize_rewards,
             )
+            policy = algorithm_class.make_policy(spec, hyperparams)
         check_weights(policy, checkpoint.groups["policy"]["weights"])
     except (CheckpointError, *_MISFIT) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit its own config: {error}") from error

@@ -195,14 +195,15 @@ class ReplayCollector(Collector):
         record = self.stepper.step(env_actions)
         stepped = time.perf_counter()
         self.statistics.add(record)
-        self.algorithm.observe(obs)
+        terminated, truncated = torch.from_numpy(record.terminated), torch.from_numpy(record.truncated)
+        self.algorithm.observe(obs, terminated | truncated)
         self.buffer.add(
             obs=obs,
             actions=actions,
             rewards=torch.from_numpy(record.rewards),
             next_obs=obs_to_torch(record.next_obs, self.device),
-            terminated=torch.from_numpy(record.terminated),
-            truncated=torch.from_numpy(record.truncated),
+            terminated=terminated,
+            truncated=truncated,
             valid=torch.from_numpy(record.valid),
         )
         self.timer.add("inference", acted - begin)

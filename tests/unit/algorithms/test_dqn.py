@@ -503,6 +503,6 @@ def test_normalised_observations_reach_both_networks() -> None:
     algorithm = DQN(space, spaces.Discrete(2), DQNConfig(), normalize_observations=True)
     data = 5 + torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     before = algorithm.policy.q_values(data)
-    algorithm.observe(data)
+    algorithm.observe(data, torch.zeros(len(data), dtype=torch.bool))
     after = algorithm.policy.q_values(data)
     assert not torch.allclose(before, after, atol=1e-2) and torch.equal(algorithm.target.q_values(data), after)

@@ -1,0 +1,149 @@
+"""What the off-policy actor-critic algorithms share: an ensemble of critics, an actor updated less often, Polyak targets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
+from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.utils.fields import Range
+from rl_training.utils.schedules import Schedule, schedule_value
+
+
+@dataclass
+class ActorCriticConfig(OffPolicyConfig):
+    """Hyperparameters every off-policy actor-critic algorithm has."""
+
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 3e-4
+    actor_learning_rate: Annotated[float | Schedule, Range(ge=0)] | None = None
+    """Step size of the actor; null for that of the critics."""
+    batch_size: Annotated[int, Range(ge=1)] = 256
+    buffer_size: Annotated[int, Range(ge=1)] = 1_000_000
+    max_grad_norm: Annotated[float, Range(gt=0)] | None = None
+    tau: Annotated[float, Range(gt=0, le=1)] = 0.005
+    """How far each update moves the target networks towards the online ones."""
+    num_critics: Annotated[int, Range(ge=1)] = 2
+    """Critics, evaluated together as one ensemble."""
+    policy_delay: Annotated[int, Range(ge=1)] = 1
+    """Updates of the critics per update of the actor."""
+    layer_norm: bool = False
+    """Layer normalisation in the critics."""
+    dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0
+    """Share of units dropped in the critics."""
+
+
+ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=ActorCriticConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class CriticLoss:
+    """What an update of the critics learns from."""
+
+    loss: Tensor
+    """() the importance-weighted loss, summed over the critics."""
+    q: Tensor
+    """(N, B) values of the actions taken."""
+    errors: Tensor
+    """(B,) absolute TD errors, averaged over the critics."""
+
+
+class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
+    """Each update moves the critics; every `policy_delay`-th one moves the actor too."""
+
+    policy: OffPolicyActorCritic
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.critic_optimizer = self._optimizer(self.policy.critics.parameters(), self.config.learning_rate)
+        self.actor_optimizer = self._optimizer(self.policy.actor.parameters(), self._actor_learning_rate)
+        self.updates = 0
+        self._actor_metrics: Metrics = {}
+        self._priorities = torch.zeros(0, device=self.device)
+
+    def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> GuardedOptimizer:
+        start = schedule_value(learning_rate, 0.0)
+        return GuardedOptimizer(adam(parameters, start, self.config.adam_eps), self.config.max_grad_norm)
+
+    @property
+    def _actor_learning_rate(self) -> float | Schedule:
+        own = self.config.actor_learning_rate
+        return self.config.learning_rate if own is None else own
+
+    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+        return {"critics": self.critic_optimizer, "actor": self.actor_optimizer}
+
+    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
+        return self.policy.act(obs, generator=generator)
+
+    def priorities(self) -> Tensor:
+        return self._priorities
+
+    def update(self, batch: TransitionBatch, progress: float) -> Metrics:
+        """One gradient step of the critics, and of the actor if it is its turn."""
+        learning_rate = schedule_value(self.config.learning_rate, progress)
+        self.critic_optimizer.set_learning_rate(learning_rate)
+        self.actor_optimizer.set_learning_rate(schedule_value(self._actor_learning_rate, progress))
+        features, next_features = self.policy.encode(batch.obs), self.policy.encode(batch.next_obs)
+
+        critic = self._critic_loss(batch, features, next_features)
+        grad_norm = self.critic_optimizer.step(critic.loss, {"critic_loss": critic.loss})
+        self._priorities = critic.errors
+        self.updates += 1
+        acted = self.updates % self.config.policy_delay == 0
+        if acted:
+            self._actor_metrics = self._update_actor(features, progress)
+        self._move_targets(acted)
+        return {
+            "critic_loss": critic.loss.detach(),
+            "critic_grad_norm": grad_norm,
+            "q": critic.q.detach().mean(),
+            "td_error": critic.errors.mean(),
+            "learning_rate": torch.tensor(learning_rate),
+            **self._actor_metrics,
+        }
+
+    @abstractmethod
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+        """The loss of the critics on one batch, whose observations are encoded as (B, F)."""
+
+    @abstractmethod
+    def _update_actor(self, features: Tensor, progress: float) -> Metrics:
+        """A gradient step of the actor on encoded observations (B, F)."""
+
+    @abstractmethod
+    def _move_targets(self, acted: bool) -> None:
+        """Lets the target networks follow; `acted` says whether the actor has just moved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.updates = int(state["updates"])
+
+
+def with_actions(features: Tensor, actions: Tensor) -> Tensor:
+    """What critics of state and action read: (B, F) and (B, d) → (B, F + d)."""
+    return torch.cat([features, actions], dim=-1)
+
+
+def regression_loss(q: Tensor, targets: Tensor, weights: Tensor) -> CriticLoss:
+    """Squared errors: (N, B), targets and weights (B,). ½ Σ_n mean_b w_b (q_nb − y_b)²."""
+    assert q.dim() == 2 and targets.shape == weights.shape == q.shape[1:], (q.shape, targets.shape, weights.shape)
+    errors = q - targets
+    loss = 0.5 * (weights * errors.square()).mean(dim=1).sum()
+    return CriticLoss(loss, q, errors.detach().abs().mean(dim=0))
+
+
+@torch.no_grad()
+def polyak_(targets: nn.Module, online: nn.Module, tau: float) -> None:
+    """θ' ← θ' + τ (θ − θ') for all parameters, in one call."""
+    torch._foreach_lerp_(list(targets.parameters()), list(online.parameters()), tau)

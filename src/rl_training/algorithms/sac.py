@@ -1,0 +1,164 @@
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905), for any number of critics.
+
+The parts that its relatives replace are methods of their own: the target, the critics' loss, the value the actor climbs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import GuardedOptimizer, Metrics
+from rl_training.algorithms.off_policy_actor_critic import (
+    ActorCriticConfig,
+    CriticLoss,
+    OffPolicyActorCriticAlgorithm,
+    polyak_,
+    regression_loss,
+    with_actions,
+)
+from rl_training.algorithms.temperature import Temperature
+from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.policies.actors import GaussianActor
+from rl_training.policies.critics import CriticEnsemble, Members
+from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.policies.spec import PolicySpec
+from rl_training.utils.errors import ConfigError
+from rl_training.utils.fields import Range
+from rl_training.utils.schedules import schedule_value
+
+
+@dataclass
+class SACConfig(ActorCriticConfig):
+    """Hyperparameters of SAC."""
+
+    critic_subset: Annotated[int, Range(ge=1)] | None = None
+    """Critics drawn anew for each target, whose smallest value counts; null for all of them."""
+    actor_value: Literal["min", "mean"] = "min"
+    """What of the critics' values the actor climbs."""
+    ent_coef: Annotated[float, Range(ge=0)] | Literal["auto"] = "auto"
+    """Entropy temperature α; `auto` learns it."""
+    initial_ent_coef: Annotated[float, Range(gt=0)] = 1.0
+    """First value of a learned temperature."""
+    target_entropy: float | None = None
+    """Entropy that a learned temperature keeps; null for −1 per action dimension."""
+
+
+SACConfigT = TypeVar("SACConfigT", bound=SACConfig)
+
+
+def soft_target(rewards: Tensor, discounts: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """r + γ (1 − terminated) (min_n Q'_n(s', a') − α log π(a'|s')), with next_q (N, B) → (B,)."""
+    assert next_q.dim() == 2 and next_q.shape[1:] == rewards.shape == next_log_probs.shape, next_q.shape
+    return rewards + discounts * (next_q.min(dim=0).values - alpha * next_log_probs)
+
+
+class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
+    """Maximises return plus α times entropy."""
+
+    action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        config = self.config
+        learned = config.ent_coef == "auto"
+        self.temperature = Temperature(
+            config.initial_ent_coef if config.ent_coef == "auto" else config.ent_coef,
+            self._target_entropy() if learned else None,
+            schedule_value(self._actor_learning_rate, 0.0),
+            config.adam_eps,
+            self.device,
+        )
+        self.target_critics = self._make_targets()
+
+    def _target_entropy(self) -> float:
+        if self.config.target_entropy is not None:
+            return self.config.target_entropy
+        return -float(math.prod(self.action_space.shape or ()))
+
+    def _make_targets(self) -> nn.Module | None:
+        return copy.deepcopy(self.policy.critics).requires_grad_(False)
+
+    @staticmethod
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
+        actions = math.prod(spec.action_space.shape or ())
+        return OffPolicyActorCritic(
+            spec,
+            lambda features: GaussianActor(features, actions, spec.config),
+            lambda features: CriticEnsemble(
+                hyperparams.num_critics,
+                features + actions,
+                spec.config.hidden_sizes,
+                1,
+                activation=spec.config.activation,
+                orthogonal_init=spec.config.orthogonal_init,
+                layer_norm=hyperparams.layer_norm,
+                dropout=hyperparams.dropout,
+            ),
+        )
+
+    @classmethod
+    def check_config(cls, config: SACConfigT, num_envs: int) -> None:
+        super().check_config(config, num_envs)
+        if config.critic_subset is not None and config.critic_subset > config.num_critics:
+            raise ConfigError(
+                f"hyperparams.critic_subset is {config.critic_subset}, more than num_critics, {config.num_critics}: "
+                "lower it, or set null for all critics."
+            )
+
+    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+        return {**super().optimizers(), **self.temperature.optimizers()}
+
+    def target_networks(self) -> Mapping[str, nn.Module]:
+        return {} if self.target_critics is None else {"critics": self.target_critics}
+
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+        with torch.no_grad():
+            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(self.generator)
+            assert self.target_critics is not None
+            next_q = self.target_critics(with_actions(next_features, next_actions), self._subset()).squeeze(-1)
+            targets = soft_target(batch.rewards, batch.discounts, next_q, next_log_probs, self.temperature.alpha)
+        q = self.policy.critics(with_actions(features, batch.actions)).squeeze(-1)
+        return regression_loss(q, targets, batch.weights)
+
+    def _subset(self) -> Members:
+        """The critics whose smallest value makes the target (REDQ, arXiv 2101.05982, algorithm 1)."""
+        size, total = self.config.critic_subset, self.config.num_critics
+        if size is None or size == total:
+            return slice(None)
+        return torch.randperm(total, generator=self.generator, device=self.generator.device)[:size]
+
+    def _update_actor(self, features: Tensor, progress: float) -> Metrics:
+        actions, log_probs = self.policy.actor(features).rsample_with_log_prob(self.generator)
+        loss = (self.temperature.alpha * log_probs - self._actor_value(features, actions)).mean()
+        self.actor_optimizer.step(loss, {"actor_loss": loss})
+        rate = schedule_value(self._actor_learning_rate, progress)
+        return {"actor_loss": loss.detach(), **self.temperature.update(log_probs, rate)}
+
+    def _actor_value(self, features: Tensor, actions: Tensor) -> Tensor:
+        """The value (B,) of the actor's own actions, for it to climb."""
+        q = self.policy.critics(with_actions(features, actions)).squeeze(-1)
+        return q.min(dim=0).values if self.config.actor_value == "min" else q.mean(dim=0)
+
+    def _move_targets(self, acted: bool) -> None:
+        if self.target_critics is not None:
+            polyak_(self.target_critics, self.policy.critics, self.config.tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "temperature": self.temperature.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.temperature.load_state_dict(state["temperature"])
+
+
+class SAC(SACBase[SACConfig]):
+    """Soft actor-critic: a stochastic policy that maximises return plus entropy."""
+
+    config_class = SACConfig

@@ -1,0 +1,39 @@
+"""Exploration noise that is added to deterministic actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class ActionNoise:
+    """x ← (1 − θ) x + σ ε with ε ~ N(0, 1), per environment and action dimension, starting at 0 in every episode.
+
+    θ = 1 is white Gaussian noise; less is an Ornstein-Uhlenbeck process in steps of 1 (arXiv 1509.02971).
+    """
+
+    def __init__(self, theta: float) -> None:
+        self.theta = theta
+        self._state: Tensor | None = None
+
+    def sample(self, actions: Tensor, scale: float, generator: torch.Generator | None) -> Tensor:
+        """The next noise for a batch of actions (N, d)."""
+        noise = scale * torch.randn(actions.shape, generator=generator, device=actions.device)
+        if self.theta < 1.0:
+            if self._state is not None and self._state.shape == actions.shape:
+                noise += (1.0 - self.theta) * self._state
+            self._state = noise.clone()
+        return noise
+
+    def reset(self, ended: Tensor) -> None:
+        """Forgets the noise of the environments whose episodes ended, (N,) bool."""
+        if self._state is not None and bool(ended.any()):
+            self._state[ended.to(self._state.device)] = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": None if self._state is None else self._state.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = None if state["state"] is None else state["state"].clone()

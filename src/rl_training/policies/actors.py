@@ -1,0 +1,62 @@
+"""Actors: from features (B, F) to continuous actions in [-1, 1]."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.policies.config import PolicyConfig
+from rl_training.policies.distributions import SquashedGaussian
+from rl_training.policies.networks import mlp, orthogonal_init_
+
+MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
+"""Bounds of the log standard deviation before the tanh (arXiv 1812.05905, reference code)."""
+
+
+class Actor(Protocol):
+    """What a policy asks of its actor."""
+
+    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+        """Actions of features (B, F), without gradient."""
+        ...
+
+
+class GaussianActor(nn.Module):
+    """A squashed Gaussian whose mean and standard deviation both depend on the state."""
+
+    def __init__(self, features: int, action_size: int, config: PolicyConfig) -> None:
+        super().__init__()
+        self.body = mlp(features, config.hidden_sizes, None, config.activation)
+        width = config.hidden_sizes[-1] if config.hidden_sizes else features
+        self.head = nn.Linear(width, 2 * action_size)
+        if config.orthogonal_init:
+            orthogonal_init_(self.body, math.sqrt(2.0))
+            orthogonal_init_(self.head, 0.01)
+
+    def forward(self, features: Tensor) -> SquashedGaussian:
+        mean, log_std = self.head(self.body(features)).chunk(2, dim=-1)
+        return SquashedGaussian(mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD))
+
+    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+        distribution = self(features)
+        return distribution.mode() if deterministic else distribution.sample(generator)
+
+
+class DeterministicActor(nn.Module):
+    """One action per state: tanh of a perceptron."""
+
+    def __init__(self, features: int, action_size: int, config: PolicyConfig) -> None:
+        super().__init__()
+        self.network = mlp(features, config.hidden_sizes, action_size, config.activation)
+        if config.orthogonal_init:
+            orthogonal_init_(self.network[:-1], math.sqrt(2.0))
+            orthogonal_init_(self.network[-1], 0.01)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.network(features).tanh()
+
+    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+        return self(features)
