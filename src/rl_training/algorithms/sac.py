@@ -50,6 +50,12 @@ class SACConfig(ActorCriticConfig):
     """Entropy that a learned temperature keeps; null for −1 per action dimension."""
 
 
+    @property
+    def critic_outputs(self) -> int:
+        """Numbers that each critic predicts."""
+        return 1
+
+
 SACConfigT = TypeVar("SACConfigT", bound=SACConfig)
 
 
@@ -95,7 +101,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
                 hyperparams.num_critics,
                 features + actions,
                 spec.config.hidden_sizes,
-                1,
+                hyperparams.critic_outputs,
                 activation=spec.config.activation,
                 orthogonal_init=spec.config.orthogonal_init,
                 layer_norm=hyperparams.layer_norm,

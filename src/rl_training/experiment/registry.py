@@ -52,6 +52,7 @@ _TABLE = (
     AlgorithmInfo(
         "dqn", "DQN", "dqn", "off_policy", "core", "Deep Q-learning with replay; every extension is a switch."
     ),
+    _actor_critic("droq", "DroQ", "sac_variants", "SAC with dropout critics, for many updates per step."),
     _dqn("dueling_dqn", "DuelingDQN", "DQN with separate value and advantage streams."),
     _dqn("iqn", "IQN", "DQN over implicit quantiles of the return."),
     _dqn("noisy_dqn", "NoisyDQN", "DQN that explores with learned parameter noise."),
@@ -60,8 +61,10 @@ _TABLE = (
     _dqn("qr_dqn", "QRDQN", "DQN over fixed quantiles of the return."),
     _dqn("rainbow", "Rainbow", "DQN with six extensions at once."),
     AlgorithmInfo("ppo", "PPO", "ppo", "on_policy", "core", "Proximal policy optimisation: the dependable default."),
+    _actor_critic("redq", "REDQ", "sac_variants", "SAC with an ensemble of critics, for many updates per step."),
     _actor_critic("sac", "SAC", "sac", "Soft actor-critic: continuous control with learned entropy."),
     _actor_critic("td3", "TD3", "td3", "Twin delayed DDPG: clipped double critics, smoothed targets."),
+    _actor_critic("tqc", "TQC", "tqc", "SAC with quantile critics whose largest quantiles are left out."),
 )
 ALGORITHMS: dict[str, AlgorithmInfo] = {info.id: info for info in _TABLE}
 
