@@ -14,6 +14,7 @@ import multiprocessing
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,22 @@ from typing import Any
 import numpy as np
 
 from rl_training.api.agent import agent_of
+from rl_training.experiment.build import select_device
 from rl_training.experiment.config_loader import parse_override, resolve
 from rl_training.experiment.metadata import system_info, utc_now, versions
 from rl_training.experiment.run_dir import EVALUATIONS, read_lines
-from rl_training.experiment.runner import open_checkpoint, start_run
+from rl_training.experiment.runner import open_checkpoint, resume_run, start_run
 from rl_training.runtime.evaluator import bootstrap_interval
 
 
 def measure_seed(preset: str, overrides: dict[str, Any], episodes: int, folder: str, seed: int) -> dict[str, Any]:
-    """One training run and the evaluation of its last and best checkpoints."""
+    """One training run, continued if the folder holds its beginning, and the evaluation of its last and best checkpoints."""
     settings = {**overrides, "seed": seed, "output_dir": folder, "logging.console": "off", "logging.tensorboard": False}
     begin = time.monotonic()
-    result = start_run(resolve(preset, settings))
+    config = resolve(preset, settings)
+    begun = sorted(Path(folder).glob(f"{config.config.algo}__*__seed{seed}__*"))
+    resumable = [run for run in begun if any((run / "checkpoints").glob("step_*"))]
+    result = resume_run(resumable[-1]) if resumable else start_run(config)
     seconds = time.monotonic() - begin
     assert result.run_dir is not None
     scores = {}
@@ -53,16 +58,18 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--jobs", type=int, default=1, help="seeds trained side by side")
     parser.add_argument("--output", type=Path, default=None)
+    parser.add_argument("--folder", default=None, help="keep the runs here, and continue those that are here")
     args = parser.parse_args()
     output = args.output or Path("results") / f"{args.preset.replace('/', '_')}.json"
     overrides = dict(parse_override(text) for text in args.set)
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(args.folder) if args.folder else tempfile.TemporaryDirectory() as folder:
         runs = []
         with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             seeds = [int(part) for part in args.seeds.split(",")]
             for run in pool.map(partial(measure_seed, args.preset, overrides, args.episodes, folder), seeds):
                 runs.append(run)
                 print(json.dumps({key: run[key] for key in ("seed", "steps", "seconds", "last", "best")}), flush=True)
+    config = resolve(args.preset, overrides).config
     means = np.array([run["last"]["mean"] for run in runs])
     low, high = bootstrap_interval(means)
     command = f"python scripts/measure.py {args.preset} --seeds {args.seeds} --episodes {args.episodes}"
@@ -71,8 +78,8 @@ def main() -> None:
         "command": command + "".join(f" --set {text}" for text in args.set),
         "measured_at_utc": utc_now(),
         "versions": versions(),
-        "system": system_info("cpu"),
-        "config": resolve(args.preset, overrides).config.to_dict(),
+        "system": system_info(str(select_device(config.device))),
+        "config": config.to_dict(),
         "seeds": len(runs),
         "episodes_per_seed": args.episodes,
         "last_mean": round(float(means.mean()), 2),

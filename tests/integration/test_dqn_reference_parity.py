@@ -40,7 +40,7 @@ def _both_replays(reference: ModuleType, steps: int) -> tuple[Any, ReplayBuffer]
     rng = np.random.default_rng(0)
     env = gym.make("CartPole-v1", max_episode_steps=12)
     plain = reference.Replay(1000, 4, rng)
-    ours = ReplayBuffer(1000, 1, (4,), (), action_dtype=torch.int64)
+    ours = ReplayBuffer(1000, 1, (4,), (), action_dtype=torch.int64, gamma=reference.Config().gamma)
     obs, _ = env.reset(seed=3)
     for _ in range(steps):
         action = int(rng.integers(2))

@@ -74,7 +74,7 @@ def test_one_rollout_and_update_are_the_same(
         torch.device("cpu"),
     )
     assert isinstance(algorithm, PPO)
-    trainer = build_trainer(config, algorithm, package_envs, (), Path())
+    trainer = build_trainer(config, algorithm, package_envs, EnvSource(), (), Path())
     assert isinstance(trainer, OnPolicyTrainer)
     collector = trainer.collector
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -39,6 +39,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         "Dict",
     )
     action_spaces: ClassVar[tuple[str, ...]]
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Advice for spaces it does not support, by "Box action" and the like."""
     normalizes_rewards: ClassVar[bool] = False
     """Whether `env.normalize_rewards` makes sense for it."""
     policy: nn.Module
@@ -77,9 +79,10 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             ("action", action_space, cls.action_spaces),
         ):
             if space_name(space) not in supported:
+                advice = cls.elsewhere.get(f"{space_name(space)} {role}", "Convert the space with a Gymnasium wrapper.")
                 raise SpaceError(
                     f"{cls.__name__} does not support {space_name(space)} {role} spaces (got {space}).\n"
-                    f"It supports: {', '.join(supported)}. Convert the space with a Gymnasium wrapper."
+                    f"It supports: {', '.join(supported)}. {advice}"
                 )
 
     @staticmethod
@@ -102,7 +105,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def state_dict(self) -> dict[str, Any]:
         """Everything but the policy: optimisers and the random stream."""
         return {
-            "optimizers": {name: guarded.optimizer.state_dict() for name, guarded in self.optimizers().items()},
+            "optimizers": {name: guarded.state_dict() for name, guarded in self.optimizers().items()},
             "generator": self.generator.get_state(),
         }
 
@@ -114,7 +117,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             )
         for name, guarded in optimizers.items():
             _check_optimizer_state(name, guarded.optimizer, state["optimizers"][name])
-            guarded.optimizer.load_state_dict(state["optimizers"][name])
+            guarded.load_state_dict(state["optimizers"][name])
         self.generator.set_state(state["generator"])
 
 
@@ -134,10 +137,34 @@ class GuardedOptimizer:
         self.parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._names: tuple[str, ...] = ()
         self._bad: Tensor | None = None
+        device = self.parameters[0].device
+        # On a GPU the learning rate is a tensor: a recorded step would repeat a number for ever.
+        self._rate = torch.tensor(_rate_of(optimizer), device=device) if device.type == "cuda" else None
+        self._share_rate()
 
     def set_learning_rate(self, value: float) -> None:
+        if self._rate is not None:
+            self._rate.fill_(value)
+            return
         for group in self.optimizer.param_groups:
             group["lr"] = value
+
+    def _share_rate(self) -> None:
+        if self._rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimiser's state, the same on every device."""
+        state = self.optimizer.state_dict()
+        groups = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
+        return {**state, "param_groups": groups}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)
+        if self._rate is not None:
+            self._rate.fill_(_rate_of(self.optimizer))
+            self._share_rate()
 
     def step(self, loss: Tensor, terms: Mapping[str, Tensor]) -> Tensor:
         """One optimiser step on `loss`; `terms` are the named scalars to blame if it is not finite. Returns the gradient norm."""
@@ -148,16 +175,18 @@ class GuardedOptimizer:
         grad_norm = nn.utils.clip_grad_norm_(self.parameters, limit, foreach=True)
         self._names = (*terms, "grad_norm")
         bad = ~torch.isfinite(torch.stack([*(term.detach() for term in terms.values()), grad_norm]))
-        self._bad = bad if self._bad is None else self._bad | bad
+        if self._bad is None:
+            self._bad = torch.zeros_like(bad)
+        self._bad |= bad  # in place, so that it also adds up when a recorded step is replayed
         self.optimizer.found_inf = self._bad.any().to(torch.float32)  # type: ignore[attr-defined]
         self.optimizer.step()
         return grad_norm
 
     def raise_if_nonfinite(self) -> None:
         """Call once per update: raises NonFiniteError if any step since the last call was not finite."""
-        bad, self._bad = self._bad, None
-        if bad is not None and bool(bad.any()):
-            names = [name for name, flag in zip(self._names, bad.tolist()) if flag]
+        if self._bad is not None and bool(self._bad.any()):
+            names = [name for name, flag in zip(self._names, self._bad.tolist()) if flag]
+            self._bad.zero_()
             raise NonFiniteError(
                 f"{', '.join(names)} became NaN or infinite; the weights are those before that step.\n"
                 "Usual causes: a learning rate that is too high, unscaled rewards or observations "
@@ -182,9 +211,15 @@ class MetricMeans:
         return {name: total / self._count for name, total in self._sums.items()}
 
 
-def adam(parameters: Any, learning_rate: float, eps: float) -> torch.optim.Adam:
+def adam(parameters: Iterable[nn.Parameter], learning_rate: float, eps: float, beta1: float = 0.9) -> torch.optim.Adam:
     """Adam in its fused form: faster on CPU and GPU, and the one that honours `found_inf`."""
-    return torch.optim.Adam(parameters, lr=learning_rate, eps=eps, fused=True)
+    parameters = list(parameters)
+    on_cuda = parameters[0].device.type == "cuda"
+    return torch.optim.Adam(parameters, lr=learning_rate, betas=(beta1, 0.999), eps=eps, fused=True, capturable=on_cuda)
+
+
+def _rate_of(optimizer: torch.optim.Optimizer) -> float:
+    return float(optimizer.param_groups[0]["lr"])
 
 
 def _check_optimizer_state(name: str, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

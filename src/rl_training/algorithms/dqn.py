@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
-from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
 from rl_training.algorithms.value_losses import (
     bellman_target,
     categorical_cross_entropy,
@@ -114,6 +114,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
 
     config_class = DQNConfig
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
+    elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
     policy: QNetwork
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -17,6 +17,10 @@ from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
 
+DISCRETE_ELSEWHERE = {"Discrete action": "Use an algorithm for discrete actions: discrete_sac, dqn, ppo."}
+CONTINUOUS_ELSEWHERE = {"Box action": "Use an algorithm for continuous actions: sac, td3, ppo."}
+"""Where to go with the other kind of actions."""
+
 TO_FULL_CORRECTION = Schedule(0.4, 1.0)
 
 
@@ -52,6 +56,9 @@ class OffPolicyConfig:
     """How strongly importance weights correct for it: 1 corrects fully."""
     per_epsilon: Annotated[float, Range(gt=0)] = 1e-6
     """Added to every error, so that no transition is forgotten."""
+    hindsight: Annotated[float, Range(ge=0, lt=1)] = 0.0
+    """Share of sampled transitions whose goal is replaced by one their episode achieved later (HER, Andrychowicz et al. 2017).
+    For environments with goals; 0.8 is the paper's k = 4."""
     max_grad_norm: Annotated[float, Range(gt=0)] | None = 10.0
     """Gradients are scaled down to this global norm; null leaves them as they are."""
     adam_eps: Annotated[float, Range(gt=0)] = 1e-8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
+from rl_training.algorithms.cuda_graphs import GraphedStep
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
@@ -38,6 +41,10 @@ class ActorCriticConfig(OffPolicyConfig):
     """Layer normalisation in the critics."""
     dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     """Share of units dropped in the critics."""
+    critic_hidden_sizes: Annotated[tuple[int, ...], Range(ge=1)] | None = None
+    """Width of each hidden layer of the critics; null for `policy.hidden_sizes`."""
+    adam_beta1: Annotated[float, Range(ge=0, lt=1)] = 0.9
+    """β₁ of Adam, for actor and critics."""
 
 
 ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=ActorCriticConfig)
@@ -55,6 +62,17 @@ class CriticLoss:
     """(B,) absolute TD errors, averaged over the critics."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What is left of a step once it is done."""
+
+    metrics: Metrics
+    actor_metrics: Metrics
+    """Empty unless the actor moved."""
+    errors: Tensor
+    """(B,) absolute TD errors."""
+
+
 class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
     """Each update moves the critics; every `policy_delay`-th one moves the actor too."""
 
@@ -67,10 +85,13 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         self.updates = 0
         self._actor_metrics: Metrics = {}
         self._priorities = torch.zeros(0, device=self.device)
+        on_cuda = self.device.type == "cuda"
+        self._run_step = GraphedStep(self._step, self.generator) if on_cuda else self._step
 
     def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> GuardedOptimizer:
         start = schedule_value(learning_rate, 0.0)
-        return GuardedOptimizer(adam(parameters, start, self.config.adam_eps), self.config.max_grad_norm)
+        optimizer = adam(parameters, start, self.config.adam_eps, self.config.adam_beta1)
+        return GuardedOptimizer(optimizer, self.config.max_grad_norm)
 
     @property
     def _actor_learning_rate(self) -> float | Schedule:
@@ -89,33 +110,38 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
     def update(self, batch: TransitionBatch, progress: float) -> Metrics:
         """One gradient step of the critics, and of the actor if it is its turn."""
         learning_rate = schedule_value(self.config.learning_rate, progress)
-        self.critic_optimizer.set_learning_rate(learning_rate)
-        self.actor_optimizer.set_learning_rate(schedule_value(self._actor_learning_rate, progress))
-        features, next_features = self.policy.encode(batch.obs), self.policy.encode(batch.next_obs)
+        actor_learning_rate = schedule_value(self._actor_learning_rate, progress)
+        for name, optimizer in self.optimizers().items():
+            optimizer.set_learning_rate(learning_rate if name == "critics" else actor_learning_rate)
+        self.updates += 1
+        acts = self.updates % self.config.policy_delay == 0
+        outcome = self._run_step(batch, acts)
+        self._priorities = outcome.errors
+        if acts:
+            self._actor_metrics = outcome.actor_metrics
+        return {**outcome.metrics, **self._actor_metrics, "learning_rate": torch.tensor(learning_rate)}
 
+    def _step(self, batch: TransitionBatch, acts: bool) -> StepOutcome:
+        """All of an update that happens on the device; on a GPU it is recorded and replayed, so it may not wait for it."""
+        features, next_features = self.policy.encode(batch.obs), self.policy.encode(batch.next_obs)
         critic = self._critic_loss(batch, features, next_features)
         grad_norm = self.critic_optimizer.step(critic.loss, {"critic_loss": critic.loss})
-        self._priorities = critic.errors
-        self.updates += 1
-        acted = self.updates % self.config.policy_delay == 0
-        if acted:
-            self._actor_metrics = self._update_actor(features, progress)
-        self._move_targets(acted)
-        return {
+        metrics = {
             "critic_loss": critic.loss.detach(),
             "critic_grad_norm": grad_norm,
             "q": critic.q.detach().mean(),
             "td_error": critic.errors.mean(),
-            "learning_rate": torch.tensor(learning_rate),
-            **self._actor_metrics,
         }
+        actor_metrics = self._update_actor(features) if acts else {}
+        self._move_targets(acts)
+        return StepOutcome(metrics, actor_metrics, critic.errors)
 
     @abstractmethod
     def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
         """The loss of the critics on one batch, whose observations are encoded as (B, F)."""
 
     @abstractmethod
-    def _update_actor(self, features: Tensor, progress: float) -> Metrics:
+    def _update_actor(self, features: Tensor) -> Metrics:
         """A gradient step of the actor on encoded observations (B, F)."""
 
     @abstractmethod
@@ -123,11 +149,35 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         """Lets the target networks follow; `acted` says whether the actor has just moved."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "updates": self.updates}
+        return {**super().state_dict(), "updates": self.updates, "actor_metrics": dict(self._actor_metrics)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.updates = int(state["updates"])
+        # Reported again until the actor's next turn, as in a run that was never stopped.
+        self._actor_metrics = {name: value.to(self.device) for name, value in state["actor_metrics"].items()}
+
+
+def make_critics(
+    spec: PolicySpec,
+    hyperparams: ActorCriticConfig,
+    inputs: int,
+    outputs: int,
+    make_norm: Callable[[int], nn.Module] | None = None,
+) -> CriticEnsemble:
+    """The critics that hyperparameters and policy settings describe."""
+    sizes = hyperparams.critic_hidden_sizes
+    return CriticEnsemble(
+        hyperparams.num_critics,
+        inputs,
+        spec.config.hidden_sizes if sizes is None else sizes,
+        outputs,
+        activation=spec.config.activation,
+        orthogonal_init=spec.config.orthogonal_init,
+        layer_norm=hyperparams.layer_norm,
+        dropout=hyperparams.dropout,
+        make_norm=make_norm,
+    )
 
 
 def with_actions(features: Tensor, actions: Tensor) -> Tensor:

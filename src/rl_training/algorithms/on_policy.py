@@ -19,7 +19,7 @@ from rl_training.utils.fields import Range
 
 
 @dataclass
-class OnPolicyConfig:
+class RolloutConfig:
     """Hyperparameters every on-policy algorithm has."""
 
     num_steps: Annotated[int, Range(ge=1)] = 128
@@ -28,16 +28,22 @@ class OnPolicyConfig:
     """Discount factor."""
     gae_lambda: Annotated[float, Range(ge=0, le=1)] = 0.95
     """λ of generalised advantage estimation; 1 gives n-step returns."""
-    vf_coef: Annotated[float, Range(ge=0)] = 0.5
-    """Weight of the value loss."""
-    max_grad_norm: Annotated[float, Range(gt=0)] = 0.5
-    """Gradients are scaled down to this global norm."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
-OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=OnPolicyConfig)
+@dataclass
+class OnPolicyConfig(RolloutConfig):
+    """Hyperparameters of the algorithms that train actor and critic on one loss."""
+
+    vf_coef: Annotated[float, Range(ge=0)] = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: Annotated[float, Range(gt=0)] = 0.5
+    """Gradients are scaled down to this global norm."""
+
+
+OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=RolloutConfig)
 
 
 class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):

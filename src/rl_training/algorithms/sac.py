@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import GuardedOptimizer, Metrics
+from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE
 from rl_training.algorithms.off_policy_actor_critic import (
     ActorCriticConfig,
     CriticLoss,
     OffPolicyActorCriticAlgorithm,
+    make_critics,
     polyak_,
     regression_loss,
     with_actions,
@@ -26,7 +28,7 @@ from rl_training.algorithms.off_policy_actor_critic import (
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.actors import GaussianActor
-from rl_training.policies.critics import CriticEnsemble, Members
+from rl_training.policies.critics import Members
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
@@ -49,7 +51,6 @@ class SACConfig(ActorCriticConfig):
     target_entropy: float | None = None
     """Entropy that a learned temperature keeps; null for −1 per action dimension."""
 
-
     @property
     def critic_outputs(self) -> int:
         """Numbers that each critic predicts."""
@@ -61,7 +62,9 @@ SACConfigT = TypeVar("SACConfigT", bound=SACConfig)
 
 def soft_target(rewards: Tensor, discounts: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor) -> Tensor:
     """r + γ (1 − terminated) (min_n Q'_n(s', a') − α log π(a'|s')), with next_q (N, B) → (B,)."""
-    assert next_q.dim() == 2 and next_q.shape[1:] == rewards.shape == next_log_probs.shape, next_q.shape
+    assert next_q.dim() == 2 and next_q.shape[1:] == rewards.shape == discounts.shape == next_log_probs.shape, (
+        next_q.shape
+    )
     return rewards + discounts * (next_q.min(dim=0).values - alpha * next_log_probs)
 
 
@@ -69,6 +72,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
     """Maximises return plus α times entropy."""
 
     action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
+    elsewhere: ClassVar[Mapping[str, str]] = DISCRETE_ELSEWHERE
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -97,16 +101,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
         return OffPolicyActorCritic(
             spec,
             lambda features: GaussianActor(features, actions, spec.config),
-            lambda features: CriticEnsemble(
-                hyperparams.num_critics,
-                features + actions,
-                spec.config.hidden_sizes,
-                hyperparams.critic_outputs,
-                activation=spec.config.activation,
-                orthogonal_init=spec.config.orthogonal_init,
-                layer_norm=hyperparams.layer_norm,
-                dropout=hyperparams.dropout,
-            ),
+            lambda features: make_critics(spec, hyperparams, features + actions, hyperparams.critic_outputs),
         )
 
     @classmethod
@@ -140,16 +135,19 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             return slice(None)
         return torch.randperm(total, generator=self.generator, device=self.generator.device)[:size]
 
-    def _update_actor(self, features: Tensor, progress: float) -> Metrics:
+    def _update_actor(self, features: Tensor) -> Metrics:
         actions, log_probs = self.policy.actor(features).rsample_with_log_prob(self.generator)
         loss = (self.temperature.alpha * log_probs - self._actor_value(features, actions)).mean()
         self.actor_optimizer.step(loss, {"actor_loss": loss})
-        rate = schedule_value(self._actor_learning_rate, progress)
-        return {"actor_loss": loss.detach(), **self.temperature.update(log_probs, rate)}
+        return {"actor_loss": loss.detach(), **self.temperature.update(log_probs)}
 
     def _actor_value(self, features: Tensor, actions: Tensor) -> Tensor:
         """The value (B,) of the actor's own actions, for it to climb."""
         q = self.policy.critics(with_actions(features, actions)).squeeze(-1)
+        return self._over_critics(q)
+
+    def _over_critics(self, q: Tensor) -> Tensor:
+        """The critics' values (N, B, ...) as one, (B, ...), for the actor."""
         return q.min(dim=0).values if self.config.actor_value == "min" else q.mean(dim=0)
 
     def _move_targets(self, acted: bool) -> None:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
+from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE
 from rl_training.algorithms.off_policy_actor_critic import (
     ActorCriticConfig,
     CriticLoss,
     OffPolicyActorCriticAlgorithm,
+    make_critics,
     polyak_,
     regression_loss,
     with_actions,
@@ -24,7 +26,6 @@ from rl_training.algorithms.off_policy_actor_critic import (
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import DeterministicActor
-from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.fields import Range
@@ -64,6 +65,7 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
 
     config_class = TD3Config
     action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
+    elsewhere: ClassVar[Mapping[str, str]] = DISCRETE_ELSEWHERE
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -78,16 +80,7 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         return OffPolicyActorCritic(
             spec,
             lambda features: DeterministicActor(features, actions, spec.config),
-            lambda features: CriticEnsemble(
-                hyperparams.num_critics,
-                features + actions,
-                spec.config.hidden_sizes,
-                1,
-                activation=spec.config.activation,
-                orthogonal_init=spec.config.orthogonal_init,
-                layer_norm=hyperparams.layer_norm,
-                dropout=hyperparams.dropout,
-            ),
+            lambda features: make_critics(spec, hyperparams, features + actions, 1),
         )
 
     def target_networks(self) -> Mapping[str, nn.Module]:
@@ -114,7 +107,7 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         q = self.policy.critics(with_actions(features, batch.actions)).squeeze(-1)
         return regression_loss(q, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor, progress: float) -> Metrics:
+    def _update_actor(self, features: Tensor) -> Metrics:
         # The first critic only, as in the paper.
         q = self.policy.critics(with_actions(features, self.policy.actor(features)), slice(0, 1))
         loss = -q.mean()

@@ -38,11 +38,10 @@ class Temperature:
         """() without gradient."""
         return self.log_alpha.detach().exp()
 
-    def update(self, log_probs: Tensor, learning_rate: float) -> Metrics:
+    def update(self, log_probs: Tensor) -> Metrics:
         """One step towards the target entropy, given log-probabilities (B,) of the policy's own actions."""
         metrics = {"alpha": self.alpha, "entropy": -log_probs.detach().mean()}
         if self.optimizer is not None and self.target_entropy is not None:
-            self.optimizer.set_learning_rate(learning_rate)
             loss = temperature_loss(self.log_alpha, log_probs, self.target_entropy)
             self.optimizer.step(loss, {"alpha_loss": loss})
         return metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,15 +236,17 @@ class ReplayBuffer(ReplayRing):
         back = np.minimum(np.arange(self._frame_stack - 1, -1, -1), self._ages.take(rows)[:, None])
         return self._rows(counts[:, None] - back, envs[:, None])
 
-    def _next_obs(self, counts: Ints, envs: Ints, rows: Ints, ends: NDArray[np.int32]) -> ObsTensor:
-        """The true observations (B, ...) after the given steps."""
+    def _next_obs(
+        self, counts: Ints, envs: Ints, rows: Ints, ends: NDArray[np.int32], keys: Iterable[str] | None = None
+    ) -> ObsTensor:
+        """The true observations (B, ...) after the given steps, of a Dict only the entries under `keys` if given."""
         next_rows = self._rows(counts + 1, envs)
         stack = self._stack_rows(counts, envs, rows)
         if stack is not None:
             stack = np.concatenate([stack[:, 1:], next_rows[:, None]], axis=1)
         ended = ends.nonzero()[0]
         finals = (ended, (ends.take(ended) >> FLAG_BITS).astype(np.int64)) if len(ended) else None
-        return self._obs.read(next_rows, stack, finals)
+        return self._obs.read(next_rows, stack, finals, keys)
 
     def _read_actions(self, rows: Ints) -> Tensor:
         return self._actions.index_select(0, self._obs.on_device(rows)).to(self._action_dtype)

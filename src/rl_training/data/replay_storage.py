@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -115,14 +115,22 @@ class ObsStorage:
         """The stored rows as they are, stacks not rebuilt."""
         return {key: column.index_select(0, rows) for key, column in self.columns.items()}
 
-    def read(self, rows_B: Ints, stack_rows_BK: Ints | None, finals: tuple[Ints, Ints] | None = None) -> ObsTensor:
+    def read(
+        self,
+        rows_B: Ints,
+        stack_rows_BK: Ints | None,
+        finals: tuple[Ints, Ints] | None = None,
+        keys: Iterable[str] | None = None,
+    ) -> ObsTensor:
         """Observations (B, ...) from the newest frames' rows and, with stacking, all frames' rows; `finals` = (positions in
-        the batch, rows of the pool) puts final observations in place of what the ring holds."""
+        the batch, rows of the pool) puts final observations in place of what the ring holds; `keys` are those of a Dict's
+        entries that are wanted."""
         rows = self.on_device(rows_B)
         stack_rows = None if stack_rows_BK is None else self.on_device(stack_rows_BK.reshape(-1))
         places = None if finals is None else tuple(map(self.on_device, finals))
         out: Frames = {}
-        for key, column in self.columns.items():
+        for key in self.columns if keys is None else keys:
+            column = self.columns[key]
             if key in self.stacked:
                 assert stack_rows is not None
                 values = column.index_select(0, stack_rows).view(len(rows), self.frame_stack, *column.shape[1:])

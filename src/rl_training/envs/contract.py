@@ -9,6 +9,7 @@ not the policy's: the reset call of NEXT_STEP, or the step in which a worker die
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,9 @@ class StepRecord:
     """(N,) bool: the episode was cut short; its last state still has a value. Never true where `terminated` is."""
     valid: Array
     """(N,) bool: false where this was not a step of the policy."""
+    success: Array | None = None
+    """(N,) float64: whether episodes that ended here reached their goal, by their info's `is_success` or `success`; NaN where no
+    episode ended or it does not say; None if no episode says so."""
 
 
 class EnvStepper:
@@ -84,7 +88,10 @@ class EnvStepper:
                 reset_obs, _ = self.envs.reset(options={"reset_mask": ended})
                 new_obs = map_obs(np.copy, reset_obs)
         self.obs = new_obs
-        return StepRecord(obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid)
+        success = _final_success(infos, ended) if ended.any() else None
+        return StepRecord(
+            obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid, success
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -123,6 +130,20 @@ def _autoreset_mode(envs: VectorEnv[Any, Any, Any]) -> AutoresetMode:
             'Set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode; guessing would corrupt the returns.'
         )
     return mode
+
+
+def _final_success(infos: dict[str, Any], ended: Array) -> Array | None:
+    """(N,) what the infos of ended episodes say about their goals; SAME_STEP keeps those infos apart."""
+    final = infos.get("final_info", infos)
+    for name in ("is_success", "success"):
+        values = final.get(name)
+        if isinstance(values, np.ndarray) and values.shape == ended.shape:
+            said = ended & np.asarray(final.get(f"_{name}", True))
+            success = np.full(len(ended), np.nan)
+            with suppress(TypeError, ValueError):  # an environment may mean something else by the word
+                success[said] = values[said].astype(np.float64)
+            return success
+    return None
 
 
 def _with_final_obs(reset_obs: Observation, infos: dict[str, Any], ended: Array) -> Observation:

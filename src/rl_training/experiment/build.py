@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +15,12 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.data.hindsight import HindsightReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
-from rl_training.envs.factory import EnvLike, custom_factory, env_name, make_vector_env
+from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
+from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
@@ -65,6 +68,8 @@ class EnvSource:
         return None if self.given is None else env_name(self.given)
 
     def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
+        if config.hyperparams.get("hindsight"):
+            self.goal_rules(config)  # an environment without goals is refused here, before anything is written
         if isinstance(self.given, VectorEnv):
             return self.given
         if self.given is None:
@@ -82,6 +87,16 @@ class EnvSource:
         backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
         settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0))
         return lambda count: make_vector_env(settings, count, custom=custom)
+
+    def goal_rules(self, config: TrainConfig) -> GoalRules:
+        """The rules of an environment with goals, asked of one more environment in this process."""
+        if isinstance(self.given, VectorEnv):
+            raise EnvCreationError(
+                "hindsight needs a single environment to ask for rewards, and a vector environment object cannot be copied: "
+                "give an id or a callable."
+            )
+        custom = None if self.given is None else custom_factory(_not_the_same(self.given))
+        return GoalRules(EnvFactory(config.env_id, dict(config.env.kwargs), config.env.max_episode_steps, custom)())
 
 
 def _not_the_same(given: EnvLike) -> EnvLike:
@@ -127,16 +142,22 @@ def build_trainer(
     config: TrainConfig,
     algorithm: Algorithm[Any, Any],
     envs: VectorEnv[Any, Any, Any],
+    env_source: EnvSource,
     callbacks: Sequence[Callback],
     scratch: Path,
 ) -> BaseTrainer:
     """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](config, algorithm, envs, callbacks, scratch)
+    return _TRAINERS[kind](config, algorithm, envs, env_source, callbacks, scratch)
 
 
 def _build_on_policy(
-    config: TrainConfig, algorithm: Any, envs: VectorEnv[Any, Any, Any], callbacks: Sequence[Callback], scratch: Path
+    config: TrainConfig,
+    algorithm: Any,
+    envs: VectorEnv[Any, Any, Any],
+    env_source: EnvSource,
+    callbacks: Sequence[Callback],
+    scratch: Path,
 ) -> OnPolicyTrainer:
     stepper = EnvStepper(envs)
     obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
@@ -157,13 +178,24 @@ def _build_on_policy(
 
 
 def _build_off_policy(
-    config: TrainConfig, algorithm: Any, envs: VectorEnv[Any, Any, Any], callbacks: Sequence[Callback], scratch: Path
+    config: TrainConfig,
+    algorithm: Any,
+    envs: VectorEnv[Any, Any, Any],
+    env_source: EnvSource,
+    callbacks: Sequence[Callback],
+    scratch: Path,
 ) -> OffPolicyTrainer:
     stepper = EnvStepper(envs)
     obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
     adapter = ActionAdapter(envs.single_action_space)
     hyperparams = algorithm.config
-    buffer = ReplayBuffer(
+    make_buffer: Callable[..., ReplayBuffer] = ReplayBuffer
+    if hyperparams.hindsight > 0:
+        goals = env_source.goal_rules(config)
+        make_buffer = partial(
+            HindsightReplayBuffer, hindsight=hyperparams.hindsight, reward=goals.reward, terminated=goals.terminated
+        )
+    buffer = make_buffer(
         hyperparams.buffer_size,
         stepper.num_envs,
         obs_shape,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,20 @@ from rl_training.utils.spaces import Observation
 NUM_ENVS = 2
 CPU = torch.device("cpu")
 
+SMALL_NETWORKS = (32, 32)
+
 Groups = dict[str, Any]
 
 SHORT_RUN: dict[str, dict[str, Any]] = {
     "on_policy": {},
     # Learning begins early, and the ring of the replay buffer goes round.
-    "off_policy": {"learning_starts": 64, "batch_size": 16, "buffer_size": 256, "train_frequency": 2},
+    "off_policy": {
+        "learning_starts": 64,
+        "batch_size": 16,
+        "buffer_size": 256,
+        "train_frequency": 2,
+        "gradient_steps": 1,
+    },
 }
 """Settings that let a short run do everything a long one does, by kind of trainer."""
 
@@ -63,8 +71,12 @@ class Bench:
         return ACTION_SPACES[self.algorithm_class.action_spaces[0]][0]
 
     def config(self, seed: int, *, evaluate: bool = False) -> TrainConfig:
+        hyperparams = dict(SHORT_RUN[registry.algorithm_info(self.algo).trainer])
+        if "critic_hidden_sizes" in {field.name for field in fields(self.algorithm_class.config_class)}:
+            hyperparams["critic_hidden_sizes"] = SMALL_NETWORKS
         settings: dict[str, Any] = {
-            "hyperparams": {**SHORT_RUN[registry.algorithm_info(self.algo).trainer], **self.hyperparams},
+            "hyperparams": {**hyperparams, **self.hyperparams},
+            "policy": {"hidden_sizes": SMALL_NETWORKS},
             # On, because what the normalisers keep is easily forgotten in a checkpoint.
             "env": {
                 "normalize_observations": True,

@@ -107,9 +107,10 @@ class LivePanel(Callback):
 def evaluation_text(result: EvaluationResult) -> str:
     """One line for an evaluation: mean, interval, number of episodes."""
     kind = "deterministic" if result.deterministic else "stochastic"
+    success = "" if result.success_rate is None else f", success {result.success_rate:.0%}"
     return (
         f"evaluation return {result.mean:.1f} (95 % interval {result.ci_low:.1f} to {result.ci_high:.1f}, "
-        f"{result.episodes} {kind} episodes)"
+        f"{result.episodes} {kind} episodes){success}"
     )
 
 

@@ -85,6 +85,8 @@ class RunLogger(Callback):
         if self._writer is not None:
             self._writer.add_scalar("evaluation/mean_return", result.mean, trainer.global_step)
             self._writer.add_scalar("evaluation/mean_length", result.mean_length, trainer.global_step)
+            if result.success_rate is not None:
+                self._writer.add_scalar("evaluation/success_rate", result.success_rate, trainer.global_step)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -47,7 +47,9 @@ def _actor_critic(algo: str, name: str, module: str, summary: str) -> AlgorithmI
 _TABLE = (
     AlgorithmInfo("a2c", "A2C", "a2c", "on_policy", "core", "Advantage actor-critic: one step per short rollout."),
     _dqn("c51", "C51", "DQN over a categorical distribution of returns."),
+    _actor_critic("crossq", "CrossQ", "crossq", "SAC with batch renormalisation and without target networks."),
     _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
+    _actor_critic("discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions."),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
     AlgorithmInfo(
         "dqn", "DQN", "dqn", "off_policy", "core", "Deep Q-learning with replay; every extension is a switch."
@@ -65,6 +67,7 @@ _TABLE = (
     _actor_critic("sac", "SAC", "sac", "Soft actor-critic: continuous control with learned entropy."),
     _actor_critic("td3", "TD3", "td3", "Twin delayed DDPG: clipped double critics, smoothed targets."),
     _actor_critic("tqc", "TQC", "tqc", "SAC with quantile critics whose largest quantiles are left out."),
+    AlgorithmInfo("trpo", "TRPO", "trpo", "on_policy", "core", "Natural gradient steps inside a trust region."),
 )
 ALGORITHMS: dict[str, AlgorithmInfo] = {info.id: info for info in _TABLE}
 

@@ -90,7 +90,8 @@ class TrainingSession:
         # A run's scratch folder goes with the run; without a run directory it goes with the session.
         self._temporary = tempfile.TemporaryDirectory(prefix="axiomrl-") if run_dir is None else None
         scratch = Path(self._temporary.name) if self._temporary is not None else run_dir / SCRATCH  # type: ignore[operator]
-        self.trainer = build_trainer(config, algorithm, envs, [*self._before, *callbacks, *self._after], scratch)
+        ordered = [*self._before, *callbacks, *self._after]
+        self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch)
         self._segments = ReplaySegments(run_dir / CHECKPOINTS) if run_dir is not None else None
 
     def resume(self, checkpoint: SavedCheckpoint, notes: Sequence[str] = ()) -> None:

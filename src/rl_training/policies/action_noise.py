@@ -23,13 +23,17 @@ class ActionNoise:
         noise = scale * torch.randn(actions.shape, generator=generator, device=actions.device)
         if self.theta < 1.0:
             if self._state is not None and self._state.shape == actions.shape:
-                noise += (1.0 - self.theta) * self._state
+                noise += (1.0 - self.theta) * self._state.to(noise.device)  # a loaded one comes from the CPU
             self._state = noise.clone()
         return noise
 
     def reset(self, ended: Tensor) -> None:
         """Forgets the noise of the environments whose episodes ended, (N,) bool."""
-        if self._state is not None and bool(ended.any()):
+        if self._state is None:
+            return
+        if len(self._state) != len(ended):
+            self._state = None  # loaded, from another number of environments
+        elif bool(ended.any()):
             self._state[ended.to(self._state.device)] = 0.0
 
     def state_dict(self) -> dict[str, Any]:

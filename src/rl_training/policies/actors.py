@@ -1,15 +1,16 @@
-"""Actors: from features (B, F) to continuous actions in [-1, 1]."""
+"""Actors: from features (B, F) to continuous actions in [-1, 1], or to choices."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
-from rl_training.policies.distributions import SquashedGaussian
+from rl_training.policies.distributions import Categorical, SquashedGaussian
 from rl_training.policies.networks import mlp, orthogonal_init_
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
@@ -27,9 +28,16 @@ class Actor(Protocol):
 class GaussianActor(nn.Module):
     """A squashed Gaussian whose mean and standard deviation both depend on the state."""
 
-    def __init__(self, features: int, action_size: int, config: PolicyConfig) -> None:
+    def __init__(
+        self,
+        features: int,
+        action_size: int,
+        config: PolicyConfig,
+        make_norm: Callable[[int], nn.Module] | None = None,
+    ) -> None:
+        """`make_norm` gives a normalisation of so many features, which goes before every linear layer."""
         super().__init__()
-        self.body = mlp(features, config.hidden_sizes, None, config.activation)
+        self.body = mlp(features, config.hidden_sizes, None, config.activation, make_norm)
         width = config.hidden_sizes[-1] if config.hidden_sizes else features
         self.head = nn.Linear(width, 2 * action_size)
         if config.orthogonal_init:
@@ -60,3 +68,21 @@ class DeterministicActor(nn.Module):
 
     def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
         return self(features)
+
+
+class CategoricalActor(nn.Module):
+    """A probability for each of n choices."""
+
+    def __init__(self, features: int, choices: int, config: PolicyConfig) -> None:
+        super().__init__()
+        self.network = mlp(features, config.hidden_sizes, choices, config.activation)
+        if config.orthogonal_init:
+            orthogonal_init_(self.network[:-1], math.sqrt(2.0))
+            orthogonal_init_(self.network[-1], 0.01)
+
+    def forward(self, features: Tensor) -> Categorical:
+        return Categorical(self.network(features))
+
+    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+        distribution = self(features)
+        return distribution.mode() if deterministic else distribution.sample(generator)

@@ -6,7 +6,7 @@ Shapes: N members, B inputs, F features.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -58,6 +58,7 @@ class CriticEnsemble(nn.Module):
     """N perceptrons (B, in) → (N, B, outputs), each layer as linear, dropout, layer normalisation, activation.
 
     Dropout and layer normalisation are optional; together they are DroQ's critic (Hiraoka et al. 2022, arXiv 2110.02034).
+    `make_norm` gives another normalisation of so many features for N members, which goes before every linear layer.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class CriticEnsemble(nn.Module):
         orthogonal_init: bool = False,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        make_norm: Callable[[int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.members = members
         widths = [in_features, *hidden_sizes]
         self.hidden = nn.ModuleList(EnsembleLinear(members, a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(EnsembleLayerNorm(members, size) for size in hidden_sizes if layer_norm)
+        self.input_norms = nn.ModuleList([] if make_norm is None else [make_norm(width) for width in widths])
         self.dropout = dropout
         self.activation = activation_class(activation)()
         self.output = EnsembleLinear(members, widths[-1], outputs)
@@ -88,10 +91,13 @@ class CriticEnsemble(nn.Module):
     def forward(self, x: Tensor, members: Members = ALL) -> Tensor:
         """(B, in) → (M, B, outputs) of the members asked for."""
         for index, layer in enumerate(self.hidden):
-            x = layer(x, members)
+            x = layer(self._normalized(index, x, members), members)
             if self.dropout > 0:
                 x = F.dropout(x, self.dropout, self.training)
             if len(self.norms):
                 x = self.norms[index](x, members)
             x = self.activation(x)
-        return self.output(x, members)
+        return self.output(self._normalized(-1, x, members), members)
+
+    def _normalized(self, index: int, x: Tensor, members: Members) -> Tensor:
+        return self.input_norms[index](x, members) if len(self.input_norms) else x

@@ -1,4 +1,4 @@
-"""Action distributions: sampling with an explicit generator, log-probabilities, entropies.
+"""Action distributions: sampling with an explicit generator, log-probabilities, entropies, KL divergences.
 
 Written with plain tensor operations rather than `torch.distributions`, whose argument checks and lazy
 properties cost more than the mathematics at the batch sizes of a rollout. Objects are immutable: build a new
@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -43,6 +43,10 @@ class Distribution(ABC):
     @abstractmethod
     def entropy(self) -> Tensor:
         """Return the entropy of each whole action, (B,)."""
+
+    @abstractmethod
+    def kl(self, other: Self) -> Tensor:
+        """Return KL(self ‖ other) = E_self[log self − log other] of each whole action, (B,), in closed form."""
 
 
 class Categorical(Distribution):
@@ -78,6 +82,9 @@ class Categorical(Distribution):
     def entropy(self) -> Tensor:
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
 
+    def kl(self, other: Self) -> Tensor:
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
+
 
 class MultiCategorical(Distribution):
     """k independent choices, the i-th out of nvec[i]. Actions: (B, k) int64 counted from 0."""
@@ -107,6 +114,9 @@ class MultiCategorical(Distribution):
     def entropy(self) -> Tensor:
         return self.choices.entropy().sum(dim=-1)
 
+    def kl(self, other: Self) -> Tensor:
+        return self.choices.kl(other.choices).sum(dim=-1)
+
 
 class Bernoulli(Distribution):
     """d independent yes/no choices. Actions: (B, d) float, 0 or 1. A tie has mode 0."""
@@ -132,6 +142,12 @@ class Bernoulli(Distribution):
         # Entropy is even in the logit; written for the positive one, neither term cancels the other.
         size = self.logits.abs()
         return (F.softplus(-size) + size * torch.sigmoid(-size)).sum(dim=-1)
+
+    def kl(self, other: Self) -> Tensor:
+        # log P(1) = -softplus(-logit) and log P(0) = -softplus(logit).
+        ones = self.logits.sigmoid() * (F.softplus(-other.logits) - F.softplus(-self.logits))
+        zeros = torch.sigmoid(-self.logits) * (F.softplus(other.logits) - F.softplus(self.logits))
+        return (ones + zeros).sum(dim=-1)
 
 
 class DiagGaussian(Distribution):
@@ -161,6 +177,13 @@ class DiagGaussian(Distribution):
 
     def entropy(self) -> Tensor:
         return (self.log_std.expand_as(self.mean) + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
+
+    def kl(self, other: Self) -> Tensor:
+        """Return log(σ'/σ) + (σ² + (μ − μ')²) / 2σ'² − ½, summed over dimensions, (B,); primes mark the other."""
+        log_ratio = self.log_std - other.log_std
+        z = (self.mean - other.mean) * torch.exp(-other.log_std)
+        # With expm1, the difference of two nearly equal distributions is not lost to rounding.
+        return (0.5 * (torch.expm1(2.0 * log_ratio) + z.square()) - log_ratio).sum(dim=-1)
 
 
 class SquashedGaussian(Distribution):
@@ -205,6 +228,10 @@ class SquashedGaussian(Distribution):
         nodes, weights = (table.to(mean) for table in _quadrature())
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
         return self.gaussian.entropy() + (_tanh_log_det(u) @ weights).sum(dim=-1)
+
+    def kl(self, other: Self) -> Tensor:
+        """Return the KL divergence before the tanh, (B,): an invertible map of both variables changes nothing."""
+        return self.gaussian.kl(other.gaussian)
 
 
 def _tanh_log_det(u: Tensor) -> Tensor:

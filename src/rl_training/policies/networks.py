@@ -1,6 +1,6 @@
 """Multilayer perceptrons and their initialisation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -22,17 +22,28 @@ def activation_class(name: str) -> type[nn.Module]:
     return ACTIVATIONS[name]
 
 
-def mlp(in_features: int, hidden_sizes: Sequence[int], out_features: int | None, activation: str) -> nn.Sequential:
+def mlp(
+    in_features: int,
+    hidden_sizes: Sequence[int],
+    out_features: int | None,
+    activation: str,
+    make_norm: Callable[[int], nn.Module] | None = None,
+) -> nn.Sequential:
     """Build (B, in_features) -> (B, out_features), with an activation after each hidden layer only.
 
     With out_features None the network ends at its last activation, (B, hidden_sizes[-1]); without hidden
-    layers that is the input itself.
+    layers that is the input itself. `make_norm` gives a normalisation of so many features, which goes before every linear
+    layer and at the end.
     """
     activate = activation_class(activation)
-    layers: list[nn.Module] = []
+
+    def norm(size: int) -> list[nn.Module]:
+        return [] if make_norm is None else [make_norm(size)]
+
+    layers = norm(in_features)
     width = in_features
     for size in hidden_sizes:
-        layers += [nn.Linear(width, size), activate()]
+        layers += [nn.Linear(width, size), activate(), *norm(size)]
         width = size
     if out_features is not None:
         layers.append(nn.Linear(width, out_features))

@@ -196,7 +196,8 @@ class ReplayCollector(Collector):
         stepped = time.perf_counter()
         self.statistics.add(record)
         terminated, truncated = torch.from_numpy(record.terminated), torch.from_numpy(record.truncated)
-        self.algorithm.observe(obs, terminated | truncated)
+        valid = torch.from_numpy(record.valid)
+        self.algorithm.observe(obs, terminated | truncated | ~valid)
         self.buffer.add(
             obs=obs,
             actions=actions,
@@ -204,7 +205,7 @@ class ReplayCollector(Collector):
             next_obs=obs_to_torch(record.next_obs, self.device),
             terminated=terminated,
             truncated=truncated,
-            valid=torch.from_numpy(record.valid),
+            valid=valid,
         )
         self.timer.add("inference", acted - begin)
         self.timer.add("env", stepped - acted)

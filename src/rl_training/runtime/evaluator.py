@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
@@ -31,9 +31,14 @@ class EvaluationResult:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     deterministic: bool
+    success_rate: float | None = None
+    """Share of the episodes that reached their goal, where every episode's last info says whether it did."""
 
     @classmethod
-    def from_episodes(cls, returns: list[float], lengths: list[int], deterministic: bool) -> EvaluationResult:
+    def from_episodes(
+        cls, returns: list[float], lengths: list[int], deterministic: bool, successes: Sequence[float] = ()
+    ) -> EvaluationResult:
+        """`successes` are 1 or 0 by episode, or NaN where that is not known."""
         values = np.array(returns, dtype=np.float64)
         low, high = bootstrap_interval(values)
         return cls(
@@ -44,6 +49,7 @@ class EvaluationResult:
             tuple(returns),
             tuple(lengths),
             deterministic,
+            float(np.mean(successes)) if len(successes) and np.isfinite(successes).all() else None,
         )
 
     @property
@@ -106,6 +112,7 @@ class Evaluator:
         running, steps = np.zeros(count), np.zeros(count, dtype=np.int64)
         returns: list[list[float]] = [[] for _ in range(count)]
         lengths: list[list[int]] = [[] for _ in range(count)]
+        successes: list[float] = []
         stepper.reset(seed)
         while (quota > 0).any():
             obs = obs_to_torch(stepper.obs, self.device)
@@ -117,9 +124,10 @@ class Evaluator:
                 if quota[index] > 0:
                     returns[index].append(float(running[index]))
                     lengths[index].append(int(steps[index]))
+                    successes.append(np.nan if record.success is None else float(record.success[index]))
                     quota[index] -= 1
                 running[index], steps[index] = 0.0, 0
-        return EvaluationResult.from_episodes(list(chain(*returns)), list(chain(*lengths)), deterministic)
+        return EvaluationResult.from_episodes(list(chain(*returns)), list(chain(*lengths)), deterministic, successes)
 
     def close(self) -> None:
         if self._stepper is not None:

@@ -92,7 +92,7 @@ def test_weights_scale_each_transition() -> None:
             torch.tensor(weights),
             batch.indices,
         )
-        return float(algorithm._critic_loss(weighted, features, next_features).loss)
+        return float(algorithm._critic_loss(weighted, features, next_features).loss.detach())
 
     assert loss([1.0, 1.0]) == pytest.approx(loss([1.0, 0.0]) + loss([0.0, 1.0]), rel=1e-5)
     assert loss([0.5, 0.0]) == pytest.approx(loss([1.0, 0.0]) / 2, rel=1e-5)

@@ -134,15 +134,24 @@ BAD_INPUT = {
     "too many minibatches": (["--set=hyperparams.num_minibatches=100000"], "num_minibatches"),
     "replay smaller than a batch": (["dqn/cartpole", "--set=hyperparams.buffer_size=32"], "smaller than a batch"),
     "n-step longer than the buffer": (
-        ["dqn/cartpole", "--set=hyperparams.n_step=200", "--set=hyperparams.buffer_size=100"],
-        "hyperparams.n_step is 200",
+        ["dqn/cartpole", "--set=hyperparams.n_step=500", "--set=hyperparams.buffer_size=300"],
+        "hyperparams.n_step is 500",
     ),
     "continuous actions for DQN": (
         ["dqn/cartpole", "--set=env_id=Pendulum-v1"],
-        "DQN does not support Box action spaces",
+        "Use an algorithm for continuous actions: sac",
+    ),
+    "discrete actions for SAC": (
+        ["sac/pendulum", "--set=env_id=CartPole-v1"],
+        "Use an algorithm for discrete actions: discrete_sac",
+    ),
+    "more critics in the target than there are": (
+        ["sac/pendulum", "--set=hyperparams.critic_subset=3"],
+        "hyperparams.critic_subset is 3",
     ),
     "PER alpha out of range": (["dqn/cartpole", "--set=hyperparams.per_alpha=1.5"], "hyperparams.per_alpha"),
     "rewards in replay normalised": (["dqn/cartpole", "--set=env.normalize_rewards=true"], "env.normalize_rewards"),
+    "hindsight without goals": (["dqn/cartpole", "--set=hyperparams.hindsight=0.8"], "or set hyperparams.hindsight=0"),
     "no native version": (["--set=env_id=Pendulum-v1", "--set=env.backend=native"], "env.backend=sync"),
 }
 

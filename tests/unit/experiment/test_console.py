@@ -68,6 +68,8 @@ def test_an_evaluation_in_one_line() -> None:
     assert evaluation_text(_result()) == (
         "evaluation return 15.0 (95 % interval 10.0 to 20.0, 2 deterministic episodes)"
     )
+    reaching = EvaluationResult.from_episodes([0.0] * 8, [1] * 8, deterministic=False, successes=[1.0] * 6 + [0.0] * 2)
+    assert evaluation_text(reaching).endswith("8 stochastic episodes), success 75%")
 
 
 def test_auto_is_plain_where_there_is_no_terminal_and_off_is_silent(tmp_path: Path) -> None:

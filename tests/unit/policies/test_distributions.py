@@ -72,7 +72,7 @@ def test_sampling_with_a_generator_leaves_the_global_one_alone(distribution: Dis
 def test_log_prob_and_entropy_have_one_number_per_action(distribution: Distribution) -> None:
     for action in (distribution.sample(seeded()), distribution.mode()):
         assert distribution.log_prob(action).shape == (5,)
-    assert distribution.entropy().shape == (5,)
+    assert distribution.entropy().shape == distribution.kl(distribution).shape == (5,)
 
 
 FROM_SIX_PARAMETERS: list[Callable[[Tensor], Distribution]] = [
@@ -115,6 +115,90 @@ def test_entropy_first_asked_for_in_inference_mode_still_has_gradients_later() -
     mean.requires_grad_()
     SquashedGaussian(mean, log_std).entropy().sum().backward()
     assert mean.grad is not None and mean.grad.abs().sum() > 0
+
+
+# --- KL divergence --------------------------------------------------------------------------------
+
+
+def test_kl_by_hand() -> None:
+    # (1/4, 3/4) against (1/2, 1/2), as one choice, as two at once, and as a yes/no choice.
+    forward = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)
+    reverse = 0.5 * math.log(2.0) + 0.5 * math.log(2.0 / 3.0)
+    skewed, even = torch.tensor([[0.0, math.log(3.0)]]), torch.zeros(1, 2)
+    assert Categorical(skewed).kl(Categorical(even)).item() == pytest.approx(forward)
+    assert Categorical(even).kl(Categorical(skewed)).item() == pytest.approx(reverse)
+    pairs = torch.cat([skewed, even], -1), torch.cat([even, skewed], -1)
+    both = MultiCategorical(pairs[0], (2, 2)).kl(MultiCategorical(pairs[1], (2, 2)))
+    assert both.item() == pytest.approx(forward + reverse)
+    odds = torch.tensor([[math.log(3.0), 0.0]]), torch.tensor([[0.0, math.log(3.0)]])
+    assert Bernoulli(odds[0]).kl(Bernoulli(odds[1])).item() == pytest.approx(forward + reverse)
+
+
+def test_gaussian_kl_by_hand() -> None:
+    narrow = torch.tensor([[1.0]]), torch.tensor([0.0])
+    wide = torch.tensor([[-1.0]]), torch.tensor([math.log(2.0)])
+    for kind in (DiagGaussian, SquashedGaussian):  # the tanh changes nothing
+        # log 2 + (1 + 2²) / (2 · 4) − ½, and −log 2 + (4 + 2²) / 2 − ½ the other way.
+        assert kind(*narrow).kl(kind(*wide)).item() == pytest.approx(math.log(2.0) + 0.125)
+        assert kind(*wide).kl(kind(*narrow)).item() == pytest.approx(3.5 - math.log(2.0))
+
+
+@pytest.mark.parametrize("log_std", [normal(3, seed=4), normal(40, 3, seed=5)], ids=["state-independent", "per state"])
+def test_gaussian_kl_matches_torch(log_std: Tensor) -> None:
+    means, other_log_std = (normal(40, 3), normal(40, 3, seed=2)), normal(3, seed=6)
+    ours = DiagGaussian(means[0], log_std).kl(DiagGaussian(means[1], other_log_std))
+    normals = (td.Normal(mean, log.exp().expand_as(mean)) for mean, log in zip(means, (log_std, other_log_std)))
+    torch.testing.assert_close(ours, td.kl_divergence(*normals).sum(-1))
+
+
+def test_discrete_kl_matches_torch() -> None:
+    a, b = 3 * normal(40, 9), 3 * normal(40, 9, seed=2)
+    parts = [[td.Categorical(logits=part) for part in x.split(list(NVEC), dim=-1)] for x in (a, b)]
+    expected = sum(td.kl_divergence(p, q) for p, q in zip(*parts))
+    torch.testing.assert_close(MultiCategorical(a, NVEC).kl(MultiCategorical(b, NVEC)), expected)
+    expected = td.kl_divergence(td.Categorical(logits=a), td.Categorical(logits=b))
+    torch.testing.assert_close(Categorical(a).kl(Categorical(b)), expected)
+    expected = td.kl_divergence(td.Bernoulli(logits=a), td.Bernoulli(logits=b)).sum(-1)
+    torch.testing.assert_close(Bernoulli(a).kl(Bernoulli(b)), expected)
+
+
+def test_squashed_kl_is_the_mean_difference_of_log_densities() -> None:
+    parameters = normal(3), torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64)
+    other = normal(3, seed=2), torch.tensor([-0.8, 0.2, 0.3], dtype=torch.float64)
+    (ours, theirs) = (SquashedGaussian(mean.expand(100_000, 3), log_std) for mean, log_std in (parameters, other))
+    actions, log_probs = ours.rsample_with_log_prob(seeded())
+    differences = log_probs - theirs.log_prob(actions)
+    standard_error = (differences.std() / math.sqrt(len(differences))).item()
+    assert ours.kl(theirs)[0].item() == pytest.approx(differences.mean().item(), abs=4 * standard_error)
+
+
+@pytest.mark.parametrize("build", FROM_SIX_PARAMETERS)
+def test_kl_to_itself_has_its_minimum_there(build: Callable[[Tensor], Distribution]) -> None:
+    params = normal(5, 6)
+    moved = params.clone().requires_grad_()
+    kl = build(params).kl(build(moved))
+    torch.testing.assert_close(kl, torch.zeros_like(kl))
+    (gradient,) = torch.autograd.grad(kl.sum(), moved, create_graph=True)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient))
+    (curvature,) = torch.autograd.grad((gradient * normal(5, 6, seed=2)).sum(), moved)
+    assert curvature.isfinite().all() and curvature.abs().sum() > 0.1
+
+
+def test_kl_of_extreme_distributions_is_finite() -> None:
+    # P(1) = 1 − e^-100 against e^-100: log P − log P' is 100.
+    certain, opposite = Bernoulli(torch.tensor([[100.0]])), Bernoulli(torch.tensor([[-100.0]]))
+    assert certain.kl(opposite).item() == pytest.approx(100.0)
+    assert certain.kl(certain).item() == 0.0
+    lowest = torch.finfo(torch.float32).min
+    ruled_out = Categorical(torch.tensor([[0.0, lowest, 0.0]]))
+    assert ruled_out.kl(Categorical(torch.zeros(1, 3))).item() == pytest.approx(math.log(1.5))
+
+
+def test_kl_of_nearly_equal_gaussians_is_not_lost_to_rounding() -> None:
+    # log(σ'/σ) = d gives d² to first order, and a shift of the mean by d gives d² / 2.
+    d = 1e-4
+    kl = DiagGaussian(torch.zeros(1, 1), torch.zeros(1)).kl(DiagGaussian(torch.full((1, 1), d), torch.full((1,), d)))
+    assert kl.item() == pytest.approx(1.5 * d * d, rel=1e-2)
 
 
 # --- Categorical ----------------------------------------------------------------------------------

@@ -154,3 +154,36 @@ def test_fewer_episodes_than_before_make_fewer_environments() -> None:
     for episodes in (8, 4, 2, 2):
         assert evaluator.evaluate(policy_for(), episodes, deterministic=True).episodes == episodes
     assert made == [4, 2]
+
+
+class Succeeds(CounterEnv):
+    """Episodes of three steps; those with an odd number say that they succeeded, in their last info."""
+
+    WORD = "is_success"
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {self.WORD: terminated and self.episode % 2 == 1}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("word", ["is_success", "success"])
+def test_the_share_of_episodes_that_succeed(mode: AutoresetMode, word: str) -> None:
+    class Env(Succeeds):
+        WORD = word
+
+    evaluator = evaluator_for(lambda: Env(((3, "terminated"),)), num_envs=2, mode=mode)
+    # Episodes 0 to 3 of the first environment and 0 to 2 of the second: three of seven have an odd number.
+    assert evaluator.evaluate(policy_for(), 7, deterministic=True).success_rate == 3 / 7
+    assert evaluator.evaluate(policy_for(), 2, deterministic=True).success_rate == 0.0
+
+
+@pytest.mark.parametrize("said", [None, "yes", {"door": True}, np.array([1.0, 0.0])], ids=str)
+def test_no_share_where_episodes_do_not_say(said: Any) -> None:
+    class Env(CounterEnv):
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, _ = super().step(action)
+            return obs, reward, terminated, truncated, {} if said is None else {"success": said}
+
+    result = evaluator_for(lambda: Env(((2, "truncated"),))).evaluate(policy_for(), 3, deterministic=True)
+    assert result.success_rate is None and result.lengths == (2, 2, 2)

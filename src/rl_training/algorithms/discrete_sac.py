@@ -1,0 +1,84 @@
+"""SAC for discrete actions (Christodoulou 2019, arXiv 1910.07207): expectations over all actions instead of samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rl_training.algorithms.base import Metrics
+from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE
+from rl_training.algorithms.off_policy_actor_critic import CriticLoss, make_critics, regression_loss
+from rl_training.algorithms.sac import SACBase, SACConfig
+from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.policies.actors import CategoricalActor
+from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.policies.spec import PolicySpec
+from rl_training.utils.fields import Range
+
+
+@dataclass
+class DiscreteSACConfig(SACConfig):
+    """Hyperparameters of discrete SAC."""
+
+    target_entropy: float | None = None
+    """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice."""
+    target_entropy_scale: Annotated[float, Range(ge=0, le=1)] = 0.89
+    """Target entropy as a share of the largest possible one, log n."""
+
+
+def soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """πᵀ(Q − α log π), with values and log-probabilities of all actions (B, A) → (B,)."""
+    assert q.dim() == 2 and q.shape == log_probs.shape, (q.shape, log_probs.shape)
+    return (log_probs.exp() * (q - alpha * log_probs)).sum(dim=-1)
+
+
+class DiscreteSAC(SACBase[DiscreteSACConfig]):
+    """Soft actor-critic that chooses among n actions."""
+
+    config_class = DiscreteSACConfig
+    action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
+    elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
+
+    def _target_entropy(self) -> float:
+        if self.config.target_entropy is not None:
+            return self.config.target_entropy
+        return self.config.target_entropy_scale * math.log(_choices(self.action_space))
+
+    @staticmethod
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
+        choices = _choices(spec.action_space)
+        return OffPolicyActorCritic(
+            spec,
+            lambda features: CategoricalActor(features, choices, spec.config),
+            lambda features: make_critics(spec, hyperparams, features, choices),
+        )
+
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+        with torch.no_grad():
+            assert self.target_critics is not None
+            next_q = self.target_critics(next_features, self._subset()).min(dim=0).values
+            next_values = soft_value(next_q, self.policy.actor(next_features).log_probs, self.temperature.alpha)
+            targets = batch.rewards + batch.discounts * next_values
+        q = self.policy.critics(features)
+        taken = q.gather(-1, batch.actions.expand(len(q), -1).unsqueeze(-1)).squeeze(-1)
+        return regression_loss(taken, targets, batch.weights)
+
+    def _update_actor(self, features: Tensor) -> Metrics:
+        with torch.no_grad():
+            q = self._over_critics(self.policy.critics(features))
+        distribution = self.policy.actor(features)
+        loss = -soft_value(q, distribution.log_probs, self.temperature.alpha).mean()
+        self.actor_optimizer.step(loss, {"actor_loss": loss})
+        # The temperature learns from the mean of log π over all actions, which is −entropy.
+        return {"actor_loss": loss.detach(), **self.temperature.update(-distribution.entropy())}
+
+
+def _choices(space: spaces.Space[Any]) -> int:
+    assert isinstance(space, spaces.Discrete)
+    return int(space.n)
