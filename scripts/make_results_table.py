@@ -12,8 +12,8 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 def results_table(folder: Path) -> str:
     """A Markdown table with one row per data file."""
     lines = [
-        "| preset | steps | seeds | mean return | 95 % interval | lowest seed | minutes per seed | data |",
-        "|---|---|---|---|---|---|---|---|",
+        "| preset | steps | seeds | episodes | mean return | 95 % interval | lowest seed | minutes | on | data |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -21,8 +21,9 @@ def results_table(folder: Path) -> str:
         steps = max(run["steps"] for run in record["runs"])
         minutes = sum(run["seconds"] for run in record["runs"]) / len(record["runs"]) / 60
         lines.append(
-            f"| `{record['preset']}` | {steps:,} | {record['seeds']} | {record['last_mean']:.1f} | {low:.1f} to {high:.1f} "
-            f"| {record['last_lowest']:.1f} | {minutes:.1f} | [{path.name}](results/{path.name}) |"
+            f"| `{record['preset']}` | {steps:,} | {record['seeds']} | {record['episodes_per_seed']} "
+            f"| {record['last_mean']:.1f} | {low:.1f} to {high:.1f} | {record['last_lowest']:.1f} "
+            f"| {minutes:.1f} | {record['system']['gpu'] or 'CPU'} | [{path.name}](results/{path.name}) |"
         )
     return "\n".join(lines)
 
