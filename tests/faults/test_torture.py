@@ -12,6 +12,8 @@ from rl_training.experiment.build import complete_config
 from rl_training.experiment.config_loader import resolve
 from rl_training.experiment.verify import verify_resume
 
+SMALL = {"policy.hidden_sizes": [64, 64], "hyperparams.learning_starts": 500, "hyperparams.buffer_size": 1_500}
+
 # Preset and what makes the run short but with several checkpoints; iterations are kept small, so that there are many.
 RUNS = {
     "cartpole-sync": ("ppo/cartpole", {"total_timesteps": 20_000}),
@@ -36,8 +38,23 @@ RUNS = {
         "rainbow/cartpole",
         {"total_timesteps": 6_000, "hyperparams.buffer_size": 2_500, "num_envs": 2, "env.autoreset": "next_step"},
     ),
+    "dqn-bitflip": ("dqn/bitflip", {"total_timesteps": 6_000, "hyperparams.buffer_size": 2_500}),
+    "trpo-cartpole": ("trpo/cartpole", {"total_timesteps": 20_000}),
+    "sac-pendulum": ("sac/pendulum", {"total_timesteps": 4_000, **SMALL}),
+    "sac-hopper": ("sac/hopper", {"total_timesteps": 4_000, **SMALL}),
+    "td3-hopper": ("td3/hopper", {"total_timesteps": 4_000, **SMALL}),
+    "ddpg-pendulum": (
+        "ddpg/pendulum",
+        {"total_timesteps": 4_000, "num_envs": 2, "hyperparams.action_noise": "ornstein_uhlenbeck", **SMALL},
+    ),
+    "crossq-pendulum": (
+        "crossq/pendulum",
+        {"total_timesteps": 4_000, "hyperparams.critic_hidden_sizes": [64, 64], **SMALL},
+    ),
+    "redq-pendulum": ("redq/pendulum", {"total_timesteps": 2_500, **SMALL}),
+    "droq-pendulum": ("droq/pendulum", {"total_timesteps": 2_500, **SMALL}),
 }
-QUICK = ("cartpole-sync", "cartpole-async", "hopper", "dqn-cartpole")
+QUICK = ("cartpole-sync", "cartpole-async", "hopper", "dqn-cartpole", "sac-hopper")
 
 
 def _config(name: str):

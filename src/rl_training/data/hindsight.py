@@ -130,7 +130,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().load_head_state(state)
         counts, envs = count_ranges(self.oldest(), self.counts)
         rows = self._rows(counts, envs)
-        ends = np.flatnonzero(self._ends[rows])
+        ends = np.flatnonzero(self._ends.take(rows))
         # The first end at or behind each step, if it is one of the same environment; otherwise the episode is still running.
         following = np.append(ends, len(rows))[np.searchsorted(ends, np.arange(len(rows)))]
         behind = following.clip(max=len(rows) - 1)

@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_training.data.packed_ints import PackedInts
 from rl_training.data.replay_storage import Allocator, Frames, Ints, ObsStorage
 from rl_training.data.rollout_buffer import ObsTensor, Shape
 from rl_training.utils.errors import CheckpointError
 
 TERMINATED, TRUNCATED = 1, 2
 FLAG_BITS = 2
-"""A step's end is one int32: 0 inside an episode, else (row of its final observation << 2) | flags."""
+"""A step's end is one number: 0 inside an episode, else (row of its final observation << 2) | flags."""
 
 
 class ReplayRing:
@@ -55,7 +56,7 @@ class ReplayRing:
         stored_dtype = torch.int32 if action_dtype is torch.int64 else action_dtype
         self._actions = allocator.rows("actions", rows, tuple(action_shape), stored_dtype)
         self._rewards = np.zeros(rows, dtype=np.float32)
-        self._ends = np.zeros(rows, dtype=np.int32)
+        self._ends = PackedInts(rows, (2 * rows) << FLAG_BITS)  # the pool is at most doubled once too often
         # How many earlier frames of the same episode a step's stack has, at most k − 1.
         self._ages = np.zeros(rows, dtype=np.uint8) if frame_stack > 1 else None
         self._frame_stack = frame_stack
@@ -154,19 +155,19 @@ class ReplayRing:
 
     def _end(self, rows: Ints, flags: NDArray[np.int32], final: Frames) -> None:
         """Marks steps as their episodes' last."""
-        self._ends[rows] = (self._obs.keep_finals(final) << FLAG_BITS) | flags
+        self._ends.put(rows, (self._obs.keep_finals(final) << FLAG_BITS) | flags)
 
     def _evict(self, rows: Ints) -> None:
         """Forgets how the steps in `rows` ended; their observations are about to be overwritten."""
-        ends = self._ends[rows]
+        ends = self._ends.take(rows)
         if ends.any():
             self._obs.release_finals(ends[ends != 0] >> FLAG_BITS)
-            self._ends[rows] = 0
+            self._ends.put(rows, 0)
 
     def clear(self) -> None:
         """Forgets all transitions."""
         self._obs.clear_finals()
-        self._ends[:] = 0
+        self._ends.clear()
         self.counts[:] = 0
         self._first[:] = 0
         self._open[:] = False
@@ -181,9 +182,9 @@ class ReplayRing:
             )
         rows = self._rows(*count_ranges(start, stop))
         target = self._obs.on_device(rows)
-        ends = self._ends[rows]
+        ends = self._ends.take(rows)
         # The step before may have been cut off since it was exported itself.
-        before = np.where(start > self.oldest(), self._ends[self._rows(start - 1, self._envs)], 0)
+        before = np.where(start > self.oldest(), self._ends.take(self._rows(start - 1, self._envs)), 0)
         return {
             "start": start,
             "stop": stop,
@@ -234,7 +235,7 @@ class ReplayRing:
     def head_state(self) -> dict[str, Any]:
         """The small rest of the state: counts, and how each environment's newest step continues."""
         stored = self.counts > self._first
-        ends = np.where(stored, self._ends[self._rows(self.counts - 1, self._envs)], 0)
+        ends = np.where(stored, self._ends.take(self._rows(self.counts - 1, self._envs)), 0)
         pending = self._obs.raw(self._obs.on_device(self._rows(self.counts, self._envs)))
         blank = self._obs.on_device(np.flatnonzero(~self._open))
         for frames in pending.values():
@@ -281,7 +282,7 @@ class ReplayRing:
             self._open[envs] = False
 
     def _find_open(self) -> None:
-        newest = self._ends[self._rows(self.counts - 1, self._envs)]
+        newest = self._ends.take(self._rows(self.counts - 1, self._envs))
         self._open = (newest == 0) & (self.counts > self._first)
 
 
