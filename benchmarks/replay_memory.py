@@ -18,7 +18,7 @@ CAPACITY = 50_000
 NUM_ENVS = 50  # fills the buffer in 1,000 calls
 EPISODE_LENGTH = 100
 CASES = [(4, None), (17, None), (111, None), (2, 1), (3, 1), (8, 2), (17, 6), (111, 8)]
-"""(floats of an observation, floats of an action or None for discrete actions), as in the classic-control, Box2D and MuJoCo environments."""
+"""(floats of an observation, floats of an action or None for discrete actions), from classic control to MuJoCo."""
 
 
 def our_bytes(obs_size: int, action_size: int | None, capacity: int = CAPACITY) -> float:

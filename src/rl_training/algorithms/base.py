@@ -41,6 +41,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     action_spaces: ClassVar[tuple[str, ...]]
     elsewhere: ClassVar[Mapping[str, str]] = {}
     """Advice for spaces it does not support, by "Box action" and the like."""
+    unused_policy_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of the `policy` section that mean nothing to it; setting one is refused."""
     normalizes_rewards: ClassVar[bool] = False
     """Whether `env.normalize_rewards` makes sense for it."""
     policy: nn.Module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,8 @@ OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
 
 class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
     """An algorithm that takes one gradient step per batch of replayed transitions."""
+
+    unused_policy_keys: ClassVar[tuple[str, ...]] = ("shared", "log_std_init", "squash")
 
     @classmethod
     def check_config(cls, config: OffPolicyConfigT, num_envs: int) -> None:

@@ -24,6 +24,7 @@ from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
+from rl_training.policies.config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector, RolloutCollector
 from rl_training.runtime.throughput import StageTimer
@@ -42,6 +43,12 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
     algorithm_class = registry.load(config.algo)
     hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
     algorithm_class.check_config(hyperparams, config.num_envs)
+    for key in algorithm_class.unused_policy_keys:
+        if getattr(config.policy, key) != getattr(PolicyConfig(), key):
+            place = locate(f"policy.{key}")
+            raise ConfigError(
+                f"{place + ': ' if place else ''}policy.{key} means nothing to {algorithm_class.__name__}: leave it out."
+            )
     return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
 
 

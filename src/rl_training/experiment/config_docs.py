@@ -43,16 +43,27 @@ def config_schema_markdown() -> str:
     for config_class, algo in classes.items():
         parent = next((cls for cls in config_class.__mro__[1:] if cls in classes), None)
         text = _table(config_class) if parent is None else _variant(config_class, parent, classes[parent])
-        parts += [f"## `hyperparams` of `{algo}`", text]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        parts += [f"## `hyperparams` of `{algo}`", text, _policy_defaults(algo)]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _variant(cls: type, parent: type, parent_algo: str) -> str:
-    """Only what differs, for an algorithm that is another one with other defaults."""
+    """Only what differs, for an algorithm that is another one with other defaults and perhaps keys of its own."""
     inherited = {field.name: _default(field) for field in dataclasses.fields(parent)}
     own = {field.name: _default(field) for field in dataclasses.fields(cls)}
-    changed = [f"`{name}` {value}" for name, value in own.items() if value != inherited.get(name)]
-    return f"The keys of `{parent_algo}`, with other defaults: {', '.join(changed)}."
+    docs, parent_docs = field_docs(cls), field_docs(parent)
+    told_anew = [name for name in own if docs[name] != parent_docs.get(name)]
+    changed = [f"`{name}` {own[name]}" for name in own if name not in told_anew and own[name] != inherited[name]]
+    text = f"The keys of `{parent_algo}`" + (f", with other defaults: {', '.join(changed)}." if changed else ".")
+    if told_anew:
+        text += " Its own:\n\n" + _table(cls, skip=[name for name in own if name not in told_anew])
+    return text
+
+
+def _policy_defaults(algo: str) -> str:
+    defaults = registry.algorithm_info(algo).policy
+    given = [f"`{name}` `{dump_yaml([plain_value(value)]).strip()[1:-1]}`" for name, value in defaults.items()]
+    return f"Defaults of its `policy` section: {', '.join(given)}." if given else ""
 
 
 def _summary(cls: type) -> str:

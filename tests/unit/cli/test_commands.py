@@ -145,6 +145,10 @@ BAD_INPUT = {
         ["sac/pendulum", "--set=env_id=CartPole-v1"],
         "Use an algorithm for discrete actions: discrete_sac",
     ),
+    "a policy key that means nothing to the algorithm": (
+        ["sac/pendulum", "--set=policy.squash=true"],
+        "policy.squash means nothing to SAC",
+    ),
     "more critics in the target than there are": (
         ["sac/pendulum", "--set=hyperparams.critic_subset=3"],
         "hyperparams.critic_subset is 3",
