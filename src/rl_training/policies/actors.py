@@ -58,10 +58,7 @@ class DeterministicActor(nn.Module):
 
     def __init__(self, features: int, action_size: int, config: PolicyConfig) -> None:
         super().__init__()
-        self.network = mlp(features, config.hidden_sizes, action_size, config.activation)
-        if config.orthogonal_init:
-            orthogonal_init_(self.network[:-1], math.sqrt(2.0))
-            orthogonal_init_(self.network[-1], 0.01)
+        self.network = _network(features, action_size, config)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.network(features).tanh()
@@ -75,10 +72,7 @@ class CategoricalActor(nn.Module):
 
     def __init__(self, features: int, choices: int, config: PolicyConfig) -> None:
         super().__init__()
-        self.network = mlp(features, config.hidden_sizes, choices, config.activation)
-        if config.orthogonal_init:
-            orthogonal_init_(self.network[:-1], math.sqrt(2.0))
-            orthogonal_init_(self.network[-1], 0.01)
+        self.network = _network(features, choices, config)
 
     def forward(self, features: Tensor) -> Categorical:
         return Categorical(self.network(features))
@@ -86,3 +80,12 @@ class CategoricalActor(nn.Module):
     def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
         distribution = self(features)
         return distribution.mode() if deterministic else distribution.sample(generator)
+
+
+def _network(features: int, outputs: int, config: PolicyConfig) -> nn.Sequential:
+    """A perceptron whose first outputs are nearly 0 if it starts from orthogonal weights."""
+    network = mlp(features, config.hidden_sizes, outputs, config.activation)
+    if config.orthogonal_init:
+        orthogonal_init_(network[:-1], math.sqrt(2.0))
+        orthogonal_init_(network[-1], 0.01)
+    return network
