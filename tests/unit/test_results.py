@@ -33,6 +33,11 @@ UNMEASURED = {
     *("c51/cartpole", "iqn/cartpole", "rainbow/cartpole", "rainbow/lunarlander"),
     *(f"{algo}/pendulum" for algo in ("sac", "td3", "ddpg", "tqc", "redq", "droq")),
     *("sac/hopper", "td3/hopper", "td3/halfcheetah"),
+    *(
+        f"{algo}/{env}"
+        for algo in ("sac", "td3")
+        for env in ("walker2d", "ant", "lunarlander_continuous", "mountaincar_continuous")
+    ),
     *("trpo/cartpole", "trpo/pendulum"),
     *("dqn/bitflip", "sac/pointreach"),
     *("crossq/pendulum", "discrete_sac/cartpole"),
