@@ -194,8 +194,9 @@ class OnPolicyTrainer(CollectingTrainer):
 
     def _iterate(self) -> int:
         rollout, steps = self.collector.collect()
-        with self.timer.stage("learn"):
-            self.metrics = self.algorithm.update(rollout, self.progress)
+        if steps:  # none, if every environment was only reset
+            with self.timer.stage("learn"):
+                self.metrics = self.algorithm.update(rollout, self.progress)
         return steps
 
 

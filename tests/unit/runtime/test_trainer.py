@@ -48,6 +48,14 @@ def test_the_reset_calls_of_next_step_are_no_timesteps() -> None:
     assert agent.num_timesteps == counter.steps == 2 * 9 + 2 * 8 + 2 * 8
 
 
+@pytest.mark.parametrize("settings", [{"cls": A2C}, {"cls": PPO, "num_minibatches": 1, "target_kl": 0.5}])
+def test_a_rollout_of_resets_only_teaches_nothing(settings: dict[str, Any]) -> None:
+    agent = make_agent(num_envs=1, num_steps=1, env={"autoreset": "next_step"}, **settings)
+    result = agent.learn(total_timesteps=60)  # several episodes, and after each a rollout that is one reset call
+    assert result.metrics["global_step"] == 60
+    assert agent._session.trainer.iterations > 60
+
+
 def test_progress_is_the_share_of_steps_before_the_rollout() -> None:
     seen = []
 
