@@ -45,6 +45,8 @@ def measure_seed(preset: str, overrides: dict[str, Any], episodes: int, folder: 
         checkpoint, _ = open_checkpoint(result.run_dir, best=which == "best")
         evaluation = agent_of(checkpoint).evaluate(episodes, seed=10_000 + seed)
         scores[which] = {"mean": evaluation.mean, "std": evaluation.std, "step": checkpoint.info["step"]}
+        if evaluation.success_rate is not None:
+            scores[which]["success_rate"] = evaluation.success_rate
     curve = [[record["step"], round(record["mean"], 2)] for record in read_lines(result.run_dir / EVALUATIONS)]
     steps = int(result.metrics["global_step"])
     return {"seed": seed, "steps": steps, "seconds": round(seconds, 1), **scores, "curve": curve}
