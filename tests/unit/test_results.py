@@ -31,15 +31,15 @@ UNMEASURED = {
     *(f"dqn/{env}" for env in ("cartpole", "mountaincar", "lunarlander")),
     *(f"{variant}_dqn/cartpole" for variant in ("double", "dueling", "noisy", "nstep", "prioritized", "qr")),
     *("c51/cartpole", "iqn/cartpole", "rainbow/cartpole", "rainbow/lunarlander"),
-    *(f"{algo}/pendulum" for algo in ("sac", "ddpg", "tqc", "redq", "droq")),
+    *(f"{algo}/pendulum" for algo in ("ddpg", "redq", "droq")),
     *("sac/hopper", "td3/hopper", "td3/halfcheetah"),
     *(
         f"{algo}/{env}"
         for algo in ("sac", "td3")
         for env in ("walker2d", "ant", "lunarlander_continuous", "mountaincar_continuous")
     ),
-    *("trpo/cartpole", "trpo/pendulum"),
-    *("dqn/bitflip", "sac/pointreach"),
+    "trpo/pendulum",
+    "sac/pointreach",
     *("crossq/pendulum", "discrete_sac/cartpole"),
 }
 
@@ -74,6 +74,10 @@ TARGETS = {
     "dqn/acrobot": -90,
     "sac/halfcheetah": 4500,
     "td3/pendulum": -200,
+    "sac/pendulum": -200,
+    "tqc/pendulum": -200,
+    "trpo/cartpole": 475,
+    "dqn/bitflip": -10,
 }
 
 
