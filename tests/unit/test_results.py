@@ -85,3 +85,13 @@ TARGETS = {
 def test_targets_are_met(preset):
     record = next(json.loads(path.read_text()) for path in FILES if json.loads(path.read_text())["preset"] == preset)
     assert record["last_mean"] >= TARGETS[preset]
+
+
+def test_the_control_without_hindsight_fails_on_the_same_budget():
+    control = json.loads((ROOT / "results/controls/dqn_bitflip_without_hindsight.json").read_text())
+    measured = json.loads((ROOT / "results/dqn_bitflip.json").read_text())
+    assert [run["last"]["success_rate"] for run in measured["runs"]] == [1.0] * 3
+    assert max(run["best"]["success_rate"] for run in control["runs"]) <= 0.05
+    with_hindsight = measured["config"]["hyperparams"]
+    assert control["config"]["hyperparams"] == {**with_hindsight, "hindsight": 0.0}
+    assert control["config"]["total_timesteps"] == measured["config"]["total_timesteps"]
