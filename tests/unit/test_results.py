@@ -31,7 +31,7 @@ UNMEASURED = {
     *(f"dqn/{env}" for env in ("cartpole", "mountaincar", "lunarlander")),
     *(f"{variant}_dqn/cartpole" for variant in ("double", "dueling", "noisy", "nstep", "prioritized", "qr")),
     *("c51/cartpole", "iqn/cartpole", "rainbow/cartpole", "rainbow/lunarlander"),
-    *(f"{algo}/pendulum" for algo in ("ddpg", "redq", "droq")),
+    *(f"{algo}/pendulum" for algo in ("redq", "droq")),
     *("sac/hopper", "td3/hopper", "td3/halfcheetah"),
     *(
         f"{algo}/{env}"
@@ -40,7 +40,7 @@ UNMEASURED = {
     ),
     "trpo/pendulum",
     "sac/pointreach",
-    *("crossq/pendulum", "discrete_sac/cartpole"),
+    "crossq/pendulum",
 }
 
 
@@ -76,6 +76,8 @@ TARGETS = {
     "td3/pendulum": -200,
     "sac/pendulum": -200,
     "tqc/pendulum": -200,
+    "ddpg/pendulum": -200,
+    "discrete_sac/cartpole": 400,
     "trpo/cartpole": 475,
     "dqn/bitflip": -10,
 }
