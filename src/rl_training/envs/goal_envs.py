@@ -6,6 +6,7 @@ pair of goals, also whole batches (B, ...) of them, so that hindsight can ask wh
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from rl_training.utils.spaces import Array
 GoalObservation = dict[str, Array]
 
 
-class _GoalEnv(gym.Env[Any, Any]):
+class _GoalEnv(gym.Env[Any, Any], ABC):
     """A state that is its own achieved goal; each step costs 1 unless the goal is reached."""
 
     def __init__(self, goal_space: spaces.Space[Any]):
@@ -30,8 +31,9 @@ class _GoalEnv(gym.Env[Any, Any]):
         """0 where the goal is reached, else -1; goals (..., *goal_shape) give (...)."""
         return np.where(self.reached(achieved_goal, desired_goal), 0.0, -1.0)
 
+    @abstractmethod
     def reached(self, achieved_goal: Array, desired_goal: Array) -> Array:
-        raise NotImplementedError
+        """Where the goal is reached; goals (..., *goal_shape) give (...)."""
 
     def _observe(self) -> GoalObservation:
         return {

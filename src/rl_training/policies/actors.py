@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,23 @@ MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 """Bounds of the log standard deviation before the tanh (arXiv 1812.05905, reference code)."""
 
 
-class Actor(Protocol):
+class Actor(nn.Module, ABC):
     """What a policy asks of its actor."""
 
+    @abstractmethod
     def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
-        """Actions of features (B, F), without gradient."""
-        ...
+        """Actions of features (B, F)."""
 
 
-class GaussianActor(nn.Module):
+class StochasticActor(Actor):
+    """An actor whose forward pass gives a distribution over actions."""
+
+    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+        distribution = self(features)
+        return distribution.mode() if deterministic else distribution.sample(generator)
+
+
+class GaussianActor(StochasticActor):
     """A squashed Gaussian whose mean and standard deviation both depend on the state."""
 
     def __init__(
@@ -48,12 +56,8 @@ class GaussianActor(nn.Module):
         mean, log_std = self.head(self.body(features)).chunk(2, dim=-1)
         return SquashedGaussian(mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD))
 
-    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
-        distribution = self(features)
-        return distribution.mode() if deterministic else distribution.sample(generator)
 
-
-class DeterministicActor(nn.Module):
+class DeterministicActor(Actor):
     """One action per state: tanh of a perceptron."""
 
     def __init__(self, features: int, action_size: int, config: PolicyConfig) -> None:
@@ -67,7 +71,7 @@ class DeterministicActor(nn.Module):
         return self(features)
 
 
-class CategoricalActor(nn.Module):
+class CategoricalActor(StochasticActor):
     """A probability for each of n choices."""
 
     def __init__(self, features: int, choices: int, config: PolicyConfig) -> None:
@@ -76,10 +80,6 @@ class CategoricalActor(nn.Module):
 
     def forward(self, features: Tensor) -> Categorical:
         return Categorical(self.network(features))
-
-    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
-        distribution = self(features)
-        return distribution.mode() if deterministic else distribution.sample(generator)
 
 
 def _network(features: int, outputs: int, config: PolicyConfig) -> nn.Sequential:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from rl_training.policies.actors import Actor
 from rl_training.policies.encoders import FlattenEncoder, Observation
 from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.policies.spec import PolicySpec
@@ -19,7 +20,7 @@ class OffPolicyActorCritic(nn.Module):
     """
 
     def __init__(
-        self, spec: PolicySpec, make_actor: Callable[[int], nn.Module], make_critics: Callable[[int], nn.Module]
+        self, spec: PolicySpec, make_actor: Callable[[int], Actor], make_critics: Callable[[int], nn.Module]
     ) -> None:
         """`make_actor` and `make_critics` get the number of features."""
         super().__init__()
@@ -38,4 +39,4 @@ class OffPolicyActorCritic(nn.Module):
     @torch.no_grad()
     def act(self, obs: Observation, *, generator: torch.Generator | None = None, deterministic: bool = False) -> Tensor:
         """Return actions in policy form, without gradient: the actor's sample, or its best guess when deterministic."""
-        return self.actor.act(self.encode(obs), generator=generator, deterministic=deterministic)  # type: ignore[operator]
+        return self.actor.act(self.encode(obs), generator=generator, deterministic=deterministic)
