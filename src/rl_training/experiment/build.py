@@ -155,72 +155,72 @@ def build_trainer(
 ) -> BaseTrainer:
     """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](config, algorithm, envs, env_source, callbacks, scratch)
+    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
 
 
-def _build_on_policy(
-    config: TrainConfig,
-    algorithm: Any,
-    envs: VectorEnv[Any, Any, Any],
-    env_source: EnvSource,
-    callbacks: Sequence[Callback],
-    scratch: Path,
-) -> OnPolicyTrainer:
-    stepper = EnvStepper(envs)
+@dataclass(frozen=True)
+class _Parts:
+    """What a training loop is built from."""
+
+    config: TrainConfig
+    algorithm: Any
+    envs: VectorEnv[Any, Any, Any]
+    env_source: EnvSource
+    callbacks: Sequence[Callback]
+    scratch: Path
+
+
+def _buffer_layout(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
+    """Shapes and dtypes of what a buffer stores of each step."""
     obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
     adapter = ActionAdapter(envs.single_action_space)
+    return {
+        "obs_shape": obs_shape,
+        "action_shape": adapter.shape,
+        "obs_dtype": _torch_dtypes(obs_dtype),
+        "action_dtype": _torch_dtypes(adapter.dtype),
+    }
+
+
+def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
+    config, algorithm, stepper = parts.config, parts.algorithm, EnvStepper(parts.envs)
     buffer = RolloutBuffer(
         algorithm.config.num_steps,
         stepper.num_envs,
-        obs_shape,
-        adapter.shape,
-        obs_dtype=_torch_dtypes(obs_dtype),
-        action_dtype=_torch_dtypes(adapter.dtype),
+        **_buffer_layout(parts.envs),
         device=algorithm.device,
     )
     collector = RolloutCollector(
         stepper, algorithm.policy, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
     )
-    return OnPolicyTrainer(algorithm, collector, config.total_timesteps, callbacks)
+    return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks)
 
 
-def _build_off_policy(
-    config: TrainConfig,
-    algorithm: Any,
-    envs: VectorEnv[Any, Any, Any],
-    env_source: EnvSource,
-    callbacks: Sequence[Callback],
-    scratch: Path,
-) -> OffPolicyTrainer:
-    stepper = EnvStepper(envs)
-    obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
-    adapter = ActionAdapter(envs.single_action_space)
+def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
+    config, algorithm, stepper = parts.config, parts.algorithm, EnvStepper(parts.envs)
     hyperparams = algorithm.config
     make_buffer: Callable[..., ReplayBuffer] = ReplayBuffer
     if hyperparams.hindsight > 0:
-        goals = env_source.goal_rules(config)
+        goals = parts.env_source.goal_rules(config)
         make_buffer = partial(
             HindsightReplayBuffer, hindsight=hyperparams.hindsight, reward=goals.reward, terminated=goals.terminated
         )
     buffer = make_buffer(
         hyperparams.buffer_size,
         stepper.num_envs,
-        obs_shape,
-        adapter.shape,
-        obs_dtype=_torch_dtypes(obs_dtype),
-        action_dtype=_torch_dtypes(adapter.dtype),
+        **_buffer_layout(parts.envs),
         device=algorithm.device if hyperparams.replay_storage == "device" else "cpu",
         seed=derive_seed(config.seed, "replay"),
         n_step=hyperparams.n_step,
         gamma=hyperparams.gamma,
         reward_scale=hyperparams.reward_scale,
         prioritization=hyperparams.prioritization,
-        folder=scratch if hyperparams.replay_storage == "disk" else None,
+        folder=parts.scratch if hyperparams.replay_storage == "disk" else None,
     )
     collector = ReplayCollector(
         stepper, algorithm, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
     )
-    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, callbacks)
+    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks)
 
 
 _TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy, "off_policy": _build_off_policy}
