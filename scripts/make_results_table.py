@@ -19,11 +19,12 @@ def results_table(folder: Path) -> str:
         record = json.loads(path.read_text(encoding="utf-8"))
         low, high = record["last_interval_95"]
         steps = max(run["steps"] for run in record["runs"])
-        minutes = sum(run["seconds"] for run in record["runs"]) / len(record["runs"]) / 60
+        seconds = [run["seconds"] for run in record["runs"] if run["seconds"] is not None]  # unknown for continued runs
+        minutes = f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else "–"
         lines.append(
             f"| `{record['preset']}` | {steps:,} | {record['seeds']} | {record['episodes_per_seed']} "
             f"| {record['last_mean']:.1f} | {low:.1f} to {high:.1f} | {record['last_lowest']:.1f} "
-            f"| {minutes:.1f} | {record['system']['gpu'] or 'CPU'} | [{path.name}](results/{path.name}) |"
+            f"| {minutes} | {record['system']['gpu'] or 'CPU'} | [{path.name}](results/{path.name}) |"
         )
     return "\n".join(lines)
 

@@ -38,7 +38,7 @@ def measure_seed(preset: str, overrides: dict[str, Any], episodes: int, folder: 
     begun = sorted(Path(folder).glob(f"{config.config.algo}__*__seed{seed}__*"))
     resumable = [run for run in begun if any((run / "checkpoints").glob("step_*"))]
     result = resume_run(resumable[-1]) if resumable else start_run(config)
-    seconds = time.monotonic() - begin
+    seconds = None if resumable else round(time.monotonic() - begin, 1)  # of the whole run, or not known
     assert result.run_dir is not None
     scores = {}
     for which in ("last", "best"):
@@ -49,7 +49,7 @@ def measure_seed(preset: str, overrides: dict[str, Any], episodes: int, folder: 
             scores[which]["success_rate"] = evaluation.success_rate
     curve = [[record["step"], round(record["mean"], 2)] for record in read_lines(result.run_dir / EVALUATIONS)]
     steps = int(result.metrics["global_step"])
-    return {"seed": seed, "steps": steps, "seconds": round(seconds, 1), **scores, "curve": curve}
+    return {"seed": seed, "steps": steps, "seconds": seconds, **scores, "curve": curve}
 
 
 def main() -> None:
