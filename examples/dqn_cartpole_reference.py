@@ -31,19 +31,19 @@ class Config:
     batch_size: int = 256
     buffer_size: int = 100_000
     learning_starts: int = 1_000
-    train_frequency: int = 256
+    train_frequency: int = 64
     """Environment steps between training phases."""
-    gradient_steps: int = 128
+    gradient_steps: int = 32
     """Updates per training phase."""
-    gamma: float = 0.98
-    reward_scale: float = 0.1
-    """Keeps values near 5 instead of 50, so that most errors stay in the quadratic part of the Huber loss."""
+    gamma: float = 0.99
+    reward_scale: float = 0.01
+    """Keeps values below 1, so that no error is in the linear part of the Huber loss."""
     epsilon_start: float = 1.0
     epsilon_end: float = 0.04
     epsilon_fraction: float = 0.16
     """Share of the training over which ε falls linearly."""
-    target_update_interval: int = 256
-    """Environment steps between copies of the network into the target network."""
+    tau: float = 0.01
+    """How far each update moves the target network towards the network."""
     hidden_size: int = 256
     max_grad_norm: float = 10.0
 
@@ -108,12 +108,15 @@ def dqn_loss(network: nn.Module, target_network: nn.Module, batch: Batch, gamma:
 def update(
     network: nn.Module, target_network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, config: Config
 ) -> Tensor:
-    """One gradient step; returns the loss."""
+    """One gradient step, which the target network follows; returns the loss."""
     loss = dqn_loss(network, target_network, batch, config.gamma)
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm)
     optimizer.step()
+    with torch.no_grad():
+        for target, online in zip(target_network.parameters(), network.parameters()):
+            target.lerp_(online, config.tau)
     return loss.detach()
 
 
@@ -174,8 +177,6 @@ def train(config: Config) -> nn.Module:
             episode_return = 0.0
             obs, _ = env.reset()
 
-        if step % config.target_update_interval == 0:
-            target_network.load_state_dict(network.state_dict())
         if step % config.train_frequency == 0 and step >= config.learning_starts:
             optimizer.param_groups[0]["lr"] = config.learning_rate * (1 - step / config.total_timesteps)
             for _ in range(config.gradient_steps):

@@ -66,7 +66,12 @@ def test_transitions_targets_and_weights_are_the_same(reference: ModuleType) -> 
     algorithm = DQN(
         gym.spaces.Box(-10.0, 10.0, (4,)),
         gym.spaces.Discrete(2),
-        DQNConfig(learning_rate=config.learning_rate, max_grad_norm=config.max_grad_norm),
+        DQNConfig(
+            learning_rate=config.learning_rate,
+            max_grad_norm=config.max_grad_norm,
+            target_update_interval=0,
+            tau=config.tau,
+        ),
         PolicyConfig(hidden_sizes=(256, 256), activation="relu"),
     )
     network, target = (reference.make_network(4, 2, 256) for _ in range(2))
@@ -91,6 +96,8 @@ def test_transitions_targets_and_weights_are_the_same(reference: ModuleType) -> 
         torch.testing.assert_close(metrics["loss"], loss, atol=1e-6, rtol=0)
         for ours_weight, weight in zip(algorithm.policy.parameters(), network.parameters(), strict=True):
             torch.testing.assert_close(ours_weight, weight, atol=1e-6, rtol=0)
+    for ours_weight, weight in zip(algorithm.target.parameters(), target.parameters(), strict=True):
+        torch.testing.assert_close(ours_weight, weight, atol=1e-6, rtol=0)
 
 
 def test_defaults_are_those_of_the_preset(reference: ModuleType) -> None:
@@ -104,9 +111,10 @@ def test_defaults_are_those_of_the_preset(reference: ModuleType) -> None:
         "gradient_steps",
         "gamma",
         "reward_scale",
+        "tau",
     ):
         assert getattr(config, name) == getattr(hyperparams, name), name
-    assert config.target_update_interval == hyperparams.target_update_interval
+    assert hyperparams.target_update_interval == 0, "the reference follows after every update"
     assert hyperparams.epsilon == Schedule(config.epsilon_start, config.epsilon_end, config.epsilon_fraction)
     assert hyperparams.learning_rate == Schedule(config.learning_rate, 0.0)
     assert (preset.env_id, preset.total_timesteps) == (config.env_id, config.total_timesteps)
