@@ -81,7 +81,7 @@ def copy_of(generator: torch.Generator) -> torch.Generator:
 
 
 def learning_rates(algorithm: Any) -> dict[str, float]:
-    return {name: guarded.optimizer.param_groups[0]["lr"] for name, guarded in algorithm.optimizers().items()}
+    return {name: optimizer.learning_rate.item() for name, optimizer in algorithm.optimizers().items()}
 
 
 def best_action(kind: type, updates: int, **settings: Any) -> float:

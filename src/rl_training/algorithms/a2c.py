@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from rl_training.algorithms.base import GuardedOptimizer, Metrics
+from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import RMSpropTF
+from rl_training.algorithms.optimizers import FlatOptimizer, RMSpropTF
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
@@ -64,15 +64,15 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        optimizer = RMSpropTF(
+        self.optimizer = RMSpropTF(
             self.policy.parameters(),
-            lr=schedule_value(self.config.learning_rate, 0.0),
+            schedule_value(self.config.learning_rate, 0.0),
             alpha=self.config.rmsprop_alpha,
             eps=self.config.rmsprop_eps,
+            max_grad_norm=self.config.max_grad_norm,
         )
-        self.optimizer = GuardedOptimizer(optimizer, self.config.max_grad_norm)
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
@@ -81,10 +81,9 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
         self.optimizer.set_learning_rate(learning_rate)
 
         losses = self._compute_losses(rollout, ent_coef)
-        losses["grad_norm"] = self.optimizer.step(losses["loss"], losses)
+        report = self.optimizer.step(losses["loss"], losses)
         self.optimizer.raise_if_nonfinite()
-        detached = {name: value.detach() for name, value in losses.items()}
-        return {**detached, **as_metrics(learning_rate=learning_rate, ent_coef=ent_coef)}
+        return {**report.metrics(), **as_metrics(learning_rate=learning_rate, ent_coef=ent_coef)}
 
     def _compute_losses(self, rollout: RolloutBuffer, ent_coef: float) -> Metrics:
         (batch,) = rollout.minibatches(1, self.generator)

@@ -13,8 +13,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
+from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer
 from rl_training.algorithms.value_losses import (
     bellman_target,
     categorical_cross_entropy,
@@ -121,8 +122,12 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         super().__init__(*args, **kwargs)
         self.target = copy.deepcopy(self.policy).requires_grad_(False)
         learning_rate = schedule_value(self.config.learning_rate, 0.0)
-        optimizer = adam(self.policy.parameters(), learning_rate, self.config.adam_eps)
-        self.optimizer = GuardedOptimizer(optimizer, self.config.max_grad_norm)
+        self.optimizer = Adam(
+            self.policy.parameters(),
+            learning_rate,
+            eps=self.config.adam_eps,
+            max_grad_norm=self.config.max_grad_norm,
+        )
         self._priorities = torch.zeros(0, device=self.device)
 
     @staticmethod
@@ -158,7 +163,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
                 "target network at all.\nSet tau below 1 (0.005), or an interval in environment steps (1000)."
             )
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
 
     def target_networks(self) -> Mapping[str, QNetwork]:
@@ -175,18 +180,15 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
 
         losses = self._compute_losses(batch)
         loss = (batch.weights * losses.loss).mean()
-        grad_norm = self.optimizer.step(loss, {"loss": loss})
+        q = losses.q.detach()
+        errors = (losses.target - q).abs()
+        report = self.optimizer.step(loss, {"loss": loss, "td_error": errors.mean(), "q": q.mean()})
         if config.target_update_interval == 0:
             self._move_target(1)
 
-        q = losses.q.detach()
-        errors = (losses.target - q).abs()
         self._priorities = errors if config.distribution == "none" else losses.loss.detach()
         return {
-            "loss": loss.detach(),
-            "td_error": errors.mean(),
-            "q": q.mean(),
-            "grad_norm": grad_norm,
+            **report.metrics(),
             "learning_rate": torch.tensor(learning_rate),
             "epsilon": torch.tensor(config.epsilon_at(progress)),
         }

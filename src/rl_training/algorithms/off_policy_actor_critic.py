@@ -10,9 +10,10 @@ from typing import Annotated, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
+from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.cuda_graphs import GraphedStep
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
@@ -88,17 +89,17 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         on_cuda = self.device.type == "cuda"
         self._run_step = GraphedStep(self._step, self.generator) if on_cuda else self._step
 
-    def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> GuardedOptimizer:
+    def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> FlatOptimizer:
         start = schedule_value(learning_rate, 0.0)
-        optimizer = adam(parameters, start, self.config.adam_eps, self.config.adam_beta1)
-        return GuardedOptimizer(optimizer, self.config.max_grad_norm)
+        config = self.config
+        return Adam(parameters, start, eps=config.adam_eps, beta1=config.adam_beta1, max_grad_norm=config.max_grad_norm)
 
     @property
     def _actor_learning_rate(self) -> float | Schedule:
         own = self.config.actor_learning_rate
         return self.config.learning_rate if own is None else own
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"critics": self.critic_optimizer, "actor": self.actor_optimizer}
 
     def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
@@ -125,13 +126,9 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         """All of an update that happens on the device; on a GPU it is recorded and replayed, so it may not wait for it."""
         features, next_features = self.policy.encode(batch.obs), self.policy.encode(batch.next_obs)
         critic = self._critic_loss(batch, features, next_features)
-        grad_norm = self.critic_optimizer.step(critic.loss, {"critic_loss": critic.loss})
-        metrics = {
-            "critic_loss": critic.loss.detach(),
-            "critic_grad_norm": grad_norm,
-            "q": critic.q.detach().mean(),
-            "td_error": critic.errors.mean(),
-        }
+        terms = {"critic_loss": critic.loss, "q": critic.q.mean(), "td_error": critic.errors.mean()}
+        metrics = self.critic_optimizer.step(critic.loss, terms).metrics()
+        metrics["critic_grad_norm"] = metrics.pop("grad_norm")
         actor_metrics = self._update_actor(features) if acts else {}
         self._move_targets(acts)
         return StepOutcome(metrics, actor_metrics, critic.errors)

@@ -1,44 +1,195 @@
-"""Optimisers that torch does not have."""
+"""Optimisers over one vector of weights, with gradient clipping, that never apply a step that is not finite.
+
+All weights of an optimiser are views of one vector: a step is a handful of operations, however many layers there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from rl_training.utils.errors import CheckpointError, NonFiniteError
 
 
-class RMSpropTF(torch.optim.Optimizer):
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """The named scalars of one step."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    """(K,) on the device, in the order of the names."""
+
+    def metrics(self) -> dict[str, Tensor]:
+        return dict(zip(self.names, self.values.unbind()))
+
+
+class FlatOptimizer(ABC):
+    """Makes the parameters views of one vector and moves that vector.
+
+    The check for finite steps costs no device synchronisation: once a loss, or another of its terms, was bad, that step and all
+    later ones change nothing. `raise_if_nonfinite` then reports, once per update, with the weights as they were before.
+    """
+
+    moments: Mapping[str, Tensor]
+    """What the optimiser remembers, by name; vectors as long as the weights, and counts ()."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, max_grad_norm: float | None = None):
+        self.parameters = list(parameters)
+        self.weights = flat([parameter.detach() for parameter in self.parameters])
+        for parameter, part in zip(self.parameters, self.weights.split([p.numel() for p in self.parameters])):
+            parameter.data = part.view_as(parameter)
+        self.max_grad_norm = max_grad_norm
+        # A tensor, because a recorded or compiled step would repeat a number for ever.
+        self.learning_rate = torch.tensor(float(learning_rate), device=self.weights.device)
+        self._names: tuple[str, ...] = ()
+        self._bad: Tensor | None = None
+
+    def set_learning_rate(self, value: float) -> None:
+        self.learning_rate.fill_(value)
+
+    def step(self, loss: Tensor, terms: Mapping[str, Tensor]) -> StepReport:
+        """One step on `loss`; `terms` are the named scalars to blame if it is not finite. Reports them and the gradient's norm."""
+        # Only these parameters: the loss of an actor passes through critics whose gradients nobody wants.
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            gradient = flat(gradients)
+            norm = torch.linalg.vector_norm(gradient)
+            names = (*terms, "grad_norm")
+            report = torch.stack([*(term.detach() for term in terms.values()), norm])
+            if self._bad is None or names != self._names:
+                self._names, self._bad = names, torch.zeros_like(report, dtype=torch.bool)
+            self._bad |= ~torch.isfinite(report)  # in place, so that it also adds up when a recorded step is replayed
+            excess = (
+                torch.ones_like(norm) if self.max_grad_norm is None else norm.div(self.max_grad_norm).clamp_min(1.0)
+            )
+            self._move(gradient, excess, self._bad.any())
+        return StepReport(names, report)
+
+    @abstractmethod
+    def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
+        """Moves the weights by `gradient` / `excess`, both of shape (P,) and (), or changes nothing where `bad` () is true."""
+
+    def raise_if_nonfinite(self) -> None:
+        """Call once per update: raises NonFiniteError if any step since the last call was not finite."""
+        if self._bad is not None and bool(self._bad.any()):
+            names = [name for name, flag in zip(self._names, self._bad.tolist()) if flag]
+            self._bad.zero_()
+            raise NonFiniteError(
+                f"{', '.join(names)} became NaN or infinite; the weights are those before that step.\n"
+                "Usual causes: a learning rate that is too high, unscaled rewards or observations "
+                "(env.normalize_observations, env.normalize_rewards)."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        moments = {name: value.clone() for name, value in self.moments.items()}
+        return {"learning_rate": float(self.learning_rate), "moments": moments}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved = state["moments"]
+        if set(saved) != set(self.moments):
+            raise CheckpointError(f"an optimiser was saved with {sorted(saved)}, expected {sorted(self.moments)}")
+        for name, value in self.moments.items():
+            if saved[name].shape != value.shape or saved[name].dtype != value.dtype:
+                raise CheckpointError(
+                    f"an optimiser's {name} is {saved[name].dtype} {tuple(saved[name].shape)}, "
+                    f"expected {value.dtype} {tuple(value.shape)}"
+                )
+        for name, value in self.moments.items():
+            value.copy_(saved[name])
+        self.learning_rate.fill_(state["learning_rate"])
+
+
+class Adam(FlatOptimizer):
+    """Adam (Kingma & Ba 2015, algorithm 1)."""
+
+    BETA2 = 0.999
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        learning_rate: float,
+        *,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+        max_grad_norm: float | None = None,
+    ):
+        super().__init__(parameters, learning_rate, max_grad_norm)
+        self.eps, self.beta1 = eps, beta1
+        self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
+        self.count = torch.zeros((), device=self.weights.device)
+        self.moments = {"mean": self.mean, "square": self.square, "count": self.count}
+
+    def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
+        if torch.compiler.is_compiling() or self.weights.device.type == "mps":
+            self._move_by_formula(gradient / excess, bad)
+            return
+        skip = bad.to(torch.float32)
+        self.count += 1 - skip
+        torch._fused_adam_(
+            [self.weights],
+            [gradient],
+            [self.mean],
+            [self.square],
+            [],
+            [self.count],
+            lr=self.learning_rate,
+            beta1=self.beta1,
+            beta2=self.BETA2,
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=excess,
+            found_inf=skip,
+        )
+
+    def _move_by_formula(self, gradient: Tensor, bad: Tensor) -> None:
+        """The same in separate operations, which a compiler can join with what comes before."""
+        self.count += (~bad).to(torch.float32)
+        mean = self.mean + (1 - self.beta1) * (gradient - self.mean)
+        square = self.BETA2 * self.square + (1 - self.BETA2) * gradient * gradient
+        size = self.learning_rate / (1 - self.beta1**self.count)
+        change = size * mean / (square.sqrt() / (1 - self.BETA2**self.count).sqrt() + self.eps)
+        self.weights -= torch.where(bad, 0.0, change)
+        self.mean.copy_(torch.where(bad, self.mean, mean))
+        self.square.copy_(torch.where(bad, self.square, square))
+
+
+class RMSpropTF(FlatOptimizer):
     """RMSprop as TensorFlow computes it, which A2C's published results rest on:
 
         v ← α v + (1 − α) g²,   θ ← θ − lr · g / √(v + ε),   v starts at 1
 
-    torch adds ε outside the root and starts at 0, which makes the first steps much larger. Skips the step where `found_inf` is set.
+    torch adds ε outside the root and starts at 0, which makes the first steps much larger.
     """
 
-    found_inf: Tensor | None = None
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        learning_rate: float,
+        *,
+        alpha: float = 0.99,
+        eps: float = 1e-5,
+        max_grad_norm: float | None = None,
+    ):
+        super().__init__(parameters, learning_rate, max_grad_norm)
+        self.alpha, self.eps = alpha, eps
+        self.square = torch.ones_like(self.weights)
+        self.moments = {"square": self.square}
 
-    def __init__(self, params: Iterable[Tensor], lr: float, alpha: float = 0.99, eps: float = 1e-5):
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps})
+    def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
+        gradient = gradient / excess
+        square = self.alpha * self.square + (1 - self.alpha) * gradient * gradient
+        change = self.learning_rate * gradient / (square + self.eps).sqrt()
+        self.weights -= torch.where(bad, 0.0, change)
+        self.square.copy_(torch.where(bad, self.square, square))
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step_one(parameter, group)
 
-    def _step_one(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["square_avg"] = torch.ones_like(parameter)
-        gradient, square_avg = parameter.grad, state["square_avg"]
-        assert gradient is not None
-        new_average = torch.addcmul(group["alpha"] * square_avg, gradient, gradient, value=1 - group["alpha"])
-        change = group["lr"] * gradient / (new_average + group["eps"]).sqrt()
-        if self.found_inf is not None:
-            skip = self.found_inf.to(torch.bool)
-            new_average, change = torch.where(skip, square_avg, new_average), torch.where(skip, 0.0, change)
-        square_avg.copy_(new_average)
-        parameter.sub_(change)
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """All elements one after the other, (P,)."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import GuardedOptimizer, MetricMeans, Metrics, adam
+from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, OnPolicyConfig, as_metrics, normalized
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
@@ -92,8 +93,12 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         learning_rate = schedule_value(self.config.learning_rate, 0.0)
-        optimizer = adam(self.policy.parameters(), learning_rate, self.config.adam_eps)
-        self.optimizer = GuardedOptimizer(optimizer, self.config.max_grad_norm)
+        self.optimizer = Adam(
+            self.policy.parameters(),
+            learning_rate,
+            eps=self.config.adam_eps,
+            max_grad_norm=self.config.max_grad_norm,
+        )
 
     @classmethod
     def check_config(cls, config: PPOConfig, num_envs: int) -> None:
@@ -103,7 +108,7 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
                 f"num_steps × num_envs = {config.num_steps * num_envs} steps. Lower it or collect more steps."
             )
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
@@ -117,15 +122,15 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
         for epoch in range(config.update_epochs):
             if epoch > 0 and config.recompute_advantages:
                 self._preprocess_batch(rollout, update_logprobs=False)
-            epoch_kl = MetricMeans()
+            epoch_means = MetricMeans()
             for minibatch in rollout.minibatches(config.num_minibatches, self.generator):
                 losses = self._compute_losses(minibatch, clip_coef, ent_coef)
-                losses["grad_norm"] = self.optimizer.step(losses["loss"], losses)
-                means.add(losses)
-                epoch_kl.add({"approx_kl": losses["approx_kl"]})
+                report = self.optimizer.step(losses["loss"], losses)
+                means.add(report)
+                epoch_means.add(report)
             epochs += 1
             # The only read of a device value inside the update, and only for those who ask for it.
-            if config.target_kl is not None and float(epoch_kl.means()["approx_kl"]) > config.target_kl:
+            if config.target_kl is not None and float(epoch_means.means()["approx_kl"]) > config.target_kl:
                 break
         self.optimizer.raise_if_nonfinite()
         settings = as_metrics(learning_rate=learning_rate, clip_coef=clip_coef, ent_coef=ent_coef, epochs=epochs)

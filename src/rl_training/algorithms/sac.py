@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import GuardedOptimizer, Metrics
+from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE
 from rl_training.algorithms.off_policy_actor_critic import (
     ActorCriticConfig,
@@ -25,6 +25,7 @@ from rl_training.algorithms.off_policy_actor_critic import (
     regression_loss,
     with_actions,
 )
+from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.actors import GaussianActor
@@ -113,7 +114,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
                 "lower it, or set null for all critics."
             )
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {**super().optimizers(), **self.temperature.optimizers()}
 
     def target_networks(self) -> Mapping[str, nn.Module]:

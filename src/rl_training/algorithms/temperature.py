@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import GuardedOptimizer, Metrics, adam
+from rl_training.algorithms.base import Metrics
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer
 
 
 def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
@@ -31,7 +32,7 @@ class Temperature:
         start = math.log(initial) if initial > 0 else -math.inf
         self.log_alpha = nn.Parameter(torch.tensor(start, device=device), requires_grad=learned)
         self.target_entropy = target_entropy
-        self.optimizer = GuardedOptimizer(adam([self.log_alpha], learning_rate, eps)) if learned else None
+        self.optimizer = Adam([self.log_alpha], learning_rate, eps=eps) if learned else None
 
     @property
     def alpha(self) -> Tensor:
@@ -46,7 +47,7 @@ class Temperature:
             self.optimizer.step(loss, {"alpha_loss": loss})
         return metrics
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {} if self.optimizer is None else {"temperature": self.optimizer}
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_training.algorithms.base import GuardedOptimizer, MetricMeans, Metrics, adam
+from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, RolloutConfig, as_metrics, normalized
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer, flat
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.distributions import Distribution
@@ -66,10 +67,10 @@ def fisher_vector_product(kl: Tensor, parameters: Sequence[Tensor], damping: flo
     Where both policies are the same, the Hessian of their mean KL divergence () is the Fisher matrix. It is never formed:
     H v = ∇((∇ KL)·v).
     """
-    gradient = _flat(torch.autograd.grad(kl, parameters, create_graph=True))
+    gradient = flat(torch.autograd.grad(kl, parameters, create_graph=True))
 
     def product(vector: Tensor) -> Tensor:
-        return _flat(torch.autograd.grad(gradient @ vector, parameters, retain_graph=True)) + damping * vector
+        return flat(torch.autograd.grad(gradient @ vector, parameters, retain_graph=True)) + damping * vector
 
     return product
 
@@ -140,7 +141,7 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
         self._actor = _Actor(policy)
         critic = [*policy.critic_body.parameters(), *policy.value_head.parameters()]
         learning_rate = schedule_value(config.critic_learning_rate, 0.0)
-        self.critic_optimizer = GuardedOptimizer(adam(critic, learning_rate, config.adam_eps), config.max_grad_norm)
+        self.critic_optimizer = Adam(critic, learning_rate, eps=config.adam_eps, max_grad_norm=config.max_grad_norm)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
@@ -159,7 +160,7 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
                 f"num_steps × num_envs = {config.num_steps * num_envs} steps. Lower it or collect more steps."
             )
 
-    def optimizers(self) -> Mapping[str, GuardedOptimizer]:
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"critic": self.critic_optimizer}
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
@@ -181,7 +182,7 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
         distribution = self.policy.distribution(batch.obs)
         log_probs = distribution.log_prob(batch.actions)
         surrogate = surrogate_advantage(log_probs, log_probs.detach(), advantages)
-        gradient = _flat(torch.autograd.grad(surrogate, actor.weights))
+        gradient = flat(torch.autograd.grad(surrogate, actor.weights))
 
         fisher_obs = _first_rows(batch.obs, math.ceil(config.fisher_fraction * len(advantages)))
         kl = actor.at(weights, fisher_obs).kl(self.policy.distribution(fisher_obs)).mean()
@@ -218,10 +219,10 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
         for _ in range(self.config.critic_epochs):
             for batch in rollout.minibatches(self.config.critic_minibatches, self.generator):
                 value_loss = 0.5 * (self.policy.value(batch.obs) - batch.returns).square().mean()
-                grad_norm = self.critic_optimizer.step(value_loss, {"value_loss": value_loss})
-                means.add({"value_loss": value_loss, "critic_grad_norm": grad_norm})
+                means.add(self.critic_optimizer.step(value_loss, {"value_loss": value_loss}))
         self.critic_optimizer.raise_if_nonfinite()
-        return means.means()
+        metrics = means.means()
+        return {"value_loss": metrics["value_loss"], "critic_grad_norm": metrics["grad_norm"]} if metrics else {}
 
 
 class _Actor(nn.Module):
@@ -239,7 +240,7 @@ class _Actor(nn.Module):
 
     def vector(self) -> Tensor:
         """A copy of the weights as one vector (P,)."""
-        return _flat(self.weights).detach()
+        return flat(self.weights).detach()
 
     def at(self, vector: Tensor, obs: Observation) -> Distribution:
         """The action distribution that the weights `vector` (P,) would give."""
@@ -254,10 +255,6 @@ class _Actor(nn.Module):
     def _split(self, vector: Tensor) -> list[Tensor]:
         parts = vector.split([weight.numel() for weight in self.weights])
         return [part.view_as(weight) for part, weight in zip(parts, self.weights)]
-
-
-def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _first_rows(obs: Observation, count: int) -> Observation:

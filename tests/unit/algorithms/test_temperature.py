@@ -83,9 +83,9 @@ def test_the_state_comes_back_and_goes_on_learning() -> None:
         first.update(torch.full((4,), -entropy))
     state = through_codec(first.state_dict())
     kept = state["log_alpha"].clone()
-    optimizer = through_codec(first.optimizers()["temperature"].optimizer.state_dict())
+    optimizer = through_codec(first.optimizers()["temperature"].state_dict())
     second.load_state_dict(state)
-    second.optimizers()["temperature"].optimizer.load_state_dict(optimizer)
+    second.optimizers()["temperature"].load_state_dict(optimizer)
     for temperature in (first, second):
         temperature.update(torch.tensor([-0.5, 0.25]))
     assert torch.equal(first.log_alpha, second.log_alpha) and not torch.equal(first.log_alpha, kept)

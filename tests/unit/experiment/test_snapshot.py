@@ -93,8 +93,8 @@ def damaged(path: tuple[Any, ...], value: Any) -> Any:
     ("path", "value"),
     [
         damaged(("algorithm", "optimizers"), {}),
-        damaged(("algorithm", "optimizers", "policy", "state", 0, "exp_avg"), torch.zeros(7)),
-        damaged(("algorithm", "optimizers", "policy", "param_groups"), []),
+        damaged(("algorithm", "optimizers", "policy", "moments", "mean"), torch.zeros(7)),
+        damaged(("algorithm", "optimizers", "policy", "moments"), {}),
         damaged(("algorithm", "generator"), torch.zeros(3)),
         damaged(("runtime", "global_step"), None),
         damaged(("runtime", "callbacks"), 3),
