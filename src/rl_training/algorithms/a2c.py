@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import FlatOptimizer, RMSpropTF
-from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.algorithms.optimizers import FlatOptimizer, RMSpropTF, StepReport
+from rl_training.algorithms.steps import step_runner
+from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
@@ -42,7 +45,7 @@ def a2c_loss(
     new_values: Tensor,
     advantages: Tensor,
     returns: Tensor,
-    ent_coef: float,
+    ent_coef: float | Tensor,
     vf_coef: float,
 ) -> Metrics:
     """L = −E[A log π] − c_H E[H] + c_V · ½ E[(V − R)²], from tensors of shape (B,)."""
@@ -71,6 +74,8 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
             eps=self.config.rmsprop_eps,
             max_grad_norm=self.config.max_grad_norm,
         )
+        self._ent_coef = torch.zeros((), device=self.device)  # a compiled step would repeat a number for ever
+        self._run_step = step_runner(self, self._step)
 
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
@@ -80,13 +85,18 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
         ent_coef = schedule_value(self.config.ent_coef, progress)
         self.optimizer.set_learning_rate(learning_rate)
 
-        losses = self._compute_losses(rollout, ent_coef)
-        report = self.optimizer.step(losses["loss"], losses)
+        self._ent_coef.fill_(ent_coef)
+        (batch,) = rollout.minibatches(1, self.generator)
+        usual_size = rollout.num_steps * rollout.num_envs
+        report = (self._run_step if len(batch.advantages) == usual_size else self._step)(batch, None)
         self.optimizer.raise_if_nonfinite()
         return {**report.metrics(), **as_metrics(learning_rate=learning_rate, ent_coef=ent_coef)}
 
-    def _compute_losses(self, rollout: RolloutBuffer, ent_coef: float) -> Metrics:
-        (batch,) = rollout.minibatches(1, self.generator)
+    def _step(self, batch: RolloutMinibatch, variant: None = None, random: RandomSource = None) -> StepReport:
+        losses = self._compute_losses(batch)
+        return self.optimizer.step(losses["loss"], losses)
+
+    def _compute_losses(self, batch: RolloutMinibatch) -> Metrics:
         distribution, new_values = self.policy(batch.obs)
         advantages = normalized(batch.advantages) if self.config.normalize_advantages else batch.advantages
         return a2c_loss(
@@ -95,6 +105,6 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
             new_values,
             advantages,
             batch.returns,
-            ent_coef,
+            self._ent_coef,
             self.config.vf_coef,
         )

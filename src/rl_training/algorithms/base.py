@@ -46,7 +46,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Keys of the `policy` section that mean nothing to it; setting one is refused."""
     normalizes_rewards: ClassVar[bool] = False
     """Whether `env.normalize_rewards` makes sense for it."""
+    can_compile: ClassVar[bool] = True
+    """Whether its updates can be compiled."""
     policy: nn.Module
+    compile_seconds: float
+    """Time spent on compiling so far."""
 
     def __init__(
         self,
@@ -59,10 +63,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         normalize_rewards: bool = False,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        compiled: bool = False,
     ):
         self.check_spaces(observation_space, action_space)
         self.config, self.action_space = config, action_space
-        self.device = torch.device(device)
+        self.device, self.compiled = torch.device(device), compiled
+        self.compile_seconds = 0.0
         spec = PolicySpec(
             observation_space,
             action_space,

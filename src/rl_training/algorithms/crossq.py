@@ -23,6 +23,7 @@ from rl_training.policies.batch_renorm import BatchRenorm, RenormConfig, batch_s
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import FieldError
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
 
@@ -76,16 +77,18 @@ class CrossQ(SACBase[CrossQConfig]):
             ),
         )
 
-    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+    def _critic_loss(
+        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
+    ) -> CriticLoss:
         with torch.no_grad():
-            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(self.generator)
+            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
         both_ends = torch.cat([with_actions(features, batch.actions), with_actions(next_features, next_actions)])
         with batch_statistics(self.policy.critics):
             q, next_q = self.policy.critics(both_ends).squeeze(-1).chunk(2, dim=1)
-        next_q = next_q.detach()[self._subset()]
+        next_q = next_q.detach()[self._subset(random)]
         targets = soft_target(batch.rewards, batch.discounts, next_q, next_log_probs, self.temperature.alpha)
         return regression_loss(q, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor) -> Metrics:
+    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
         with batch_statistics(self.policy.actor):
-            return super()._update_actor(features)
+            return super()._update_actor(features, random)

@@ -19,6 +19,7 @@ from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.actors import CategoricalActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 
 
@@ -59,17 +60,19 @@ class DiscreteSAC(SACBase[DiscreteSACConfig]):
             lambda features: make_critics(spec, hyperparams, features, choices),
         )
 
-    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+    def _critic_loss(
+        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
+    ) -> CriticLoss:
         with torch.no_grad():
             assert self.target_critics is not None
-            next_q = self.target_critics(next_features, self._subset()).min(dim=0).values
+            next_q = self.target_critics(next_features, self._subset(random)).min(dim=0).values
             next_values = soft_value(next_q, self.policy.actor(next_features).log_probs, self.temperature.alpha)
             targets = batch.rewards + batch.discounts * next_values
         q = self.policy.critics(features)
         taken = q.gather(-1, batch.actions.expand(len(q), -1).unsqueeze(-1)).squeeze(-1)
         return regression_loss(taken, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor) -> Metrics:
+    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
         with torch.no_grad():
             q = self._over_critics(self.policy.critics(features))
         distribution = self.policy.actor(features)

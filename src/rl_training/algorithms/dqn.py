@@ -15,7 +15,8 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport
+from rl_training.algorithms.steps import step_runner
 from rl_training.algorithms.value_losses import (
     bellman_target,
     categorical_cross_entropy,
@@ -30,6 +31,7 @@ from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.encoders import Observation
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, ReturnDistribution
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
@@ -100,6 +102,15 @@ class DQNConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What is left of a step once it is done."""
+
+    report: StepReport
+    priorities: Tensor
+    """(B,) errors for prioritised replay."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Losses:
     """What an update learns from each transition, all (B,)."""
 
@@ -129,6 +140,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
             max_grad_norm=self.config.max_grad_norm,
         )
         self._priorities = torch.zeros(0, device=self.device)
+        self._run_step = step_runner(self, self._step)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> QNetwork:
@@ -178,20 +190,23 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         learning_rate = schedule_value(config.learning_rate, progress)
         self.optimizer.set_learning_rate(learning_rate)
 
-        losses = self._compute_losses(batch)
+        outcome = self._run_step(batch, None)
+        self._priorities = outcome.priorities
+        return {
+            **outcome.report.metrics(),
+            "learning_rate": torch.tensor(learning_rate),
+            "epsilon": torch.tensor(config.epsilon_at(progress)),
+        }
+
+    def _step(self, batch: TransitionBatch, variant: None, random: RandomSource) -> _Outcome:
+        losses = self._compute_losses(batch, random)
         loss = (batch.weights * losses.loss).mean()
         q = losses.q.detach()
         errors = (losses.target - q).abs()
         report = self.optimizer.step(loss, {"loss": loss, "td_error": errors.mean(), "q": q.mean()})
-        if config.target_update_interval == 0:
+        if self.config.target_update_interval == 0:
             self._move_target(1)
-
-        self._priorities = errors if config.distribution == "none" else losses.loss.detach()
-        return {
-            **report.metrics(),
-            "learning_rate": torch.tensor(learning_rate),
-            "epsilon": torch.tensor(config.epsilon_at(progress)),
-        }
+        return _Outcome(report, errors if self.config.distribution == "none" else losses.loss.detach())
 
     def priorities(self) -> Tensor:
         return self._priorities
@@ -207,69 +222,68 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         if times == 0:
             return
         rate = 1.0 - (1.0 - self.config.tau) ** times
-        for target, online in zip(self.target.parameters(), self.policy.parameters()):
-            target.lerp_(online, rate)
+        torch._foreach_lerp_(list(self.target.parameters()), list(self.policy.parameters()), rate)
 
-    def _compute_losses(self, batch: TransitionBatch) -> _Losses:
+    def _compute_losses(self, batch: TransitionBatch, random: RandomSource) -> _Losses:
         match self.config.distribution:
             case "none":
-                return self._value_losses(batch)
+                return self._value_losses(batch, random)
             case "categorical":
-                return self._categorical_losses(batch)
+                return self._categorical_losses(batch, random)
             case _:
-                return self._quantile_losses(batch)
+                return self._quantile_losses(batch, random)
 
-    def _value_losses(self, batch: TransitionBatch) -> _Losses:
+    def _value_losses(self, batch: TransitionBatch, random: RandomSource) -> _Losses:
         config = self.config
         with torch.no_grad():
             if config.munchausen:
                 target = munchausen_target(
                     batch.rewards,
                     batch.discounts,
-                    self._outputs(self.target, batch.obs),
+                    self._outputs(self.target, batch.obs, random),
                     batch.actions,
-                    self._outputs(self.target, batch.next_obs),
+                    self._outputs(self.target, batch.next_obs, random),
                     tau=config.munchausen_tau,
                     alpha=config.munchausen_alpha,
                     clip=config.munchausen_clip,
                 )
             else:
-                target = bellman_target(batch.rewards, batch.discounts, self._next_outputs(batch))
-        q = take_actions(self._outputs(self.policy, batch.obs), batch.actions)
+                target = bellman_target(batch.rewards, batch.discounts, self._next_outputs(batch, random))
+        q = take_actions(self._outputs(self.policy, batch.obs, random), batch.actions)
         return _Losses(huber_loss(target - q), q, target)
 
-    def _categorical_losses(self, batch: TransitionBatch) -> _Losses:
+    def _categorical_losses(self, batch: TransitionBatch, random: RandomSource) -> _Losses:
         policy = self.policy
         with torch.no_grad():
-            next_probs = self._next_outputs(batch).exp()
+            next_probs = self._next_outputs(batch, random).exp()
             target_probs = categorical_projection(next_probs, batch.rewards, batch.discounts, policy.support)
             target = target_probs @ policy.support
-        log_probs = take_actions(self._outputs(policy, batch.obs), batch.actions)
+        log_probs = take_actions(self._outputs(policy, batch.obs, random), batch.actions)
         loss = categorical_cross_entropy(target_probs, log_probs)
         return _Losses(loss, policy.expectation(log_probs.detach()), target)
 
-    def _quantile_losses(self, batch: TransitionBatch) -> _Losses:
+    def _quantile_losses(self, batch: TransitionBatch, random: RandomSource) -> _Losses:
         config, policy = self.config, self.policy
         with torch.no_grad():
-            targets = bellman_target(batch.rewards, batch.discounts, self._next_outputs(batch))
-        taus = policy.sample_taus(len(batch.actions), config.num_taus, self.generator)
-        quantiles = take_actions(self._outputs(policy, batch.obs, taus), batch.actions)
+            targets = bellman_target(batch.rewards, batch.discounts, self._next_outputs(batch, random))
+        taus = policy.sample_taus(len(batch.actions), config.num_taus, random)
+        quantiles = take_actions(self._outputs(policy, batch.obs, random, taus), batch.actions)
         loss = quantile_huber_loss(quantiles, targets, policy.taus if taus is None else taus, config.kappa)
         return _Losses(loss, quantiles.detach().mean(dim=-1), targets.mean(dim=-1))
 
-    def _next_outputs(self, batch: TransitionBatch) -> Tensor:
+    def _next_outputs(self, batch: TransitionBatch, random: RandomSource) -> Tensor:
         """The target network's outputs for the greedy next action, (B,) or (B, N)."""
         config, size = self.config, len(batch.actions)
-        taus = self.target.sample_taus(size, config.num_target_taus, self.generator)
-        outputs = self._outputs(self.target, batch.next_obs, taus)
+        taus = self.target.sample_taus(size, config.num_target_taus, random)
+        outputs = self._outputs(self.target, batch.next_obs, random, taus)
         if not config.double and config.distribution != "implicit":
             return greedy_outputs(outputs, self.target.expectation(outputs))
         # IQN chooses with fractions of its own, whichever network it asks (arXiv 1806.06923, algorithm 1).
         chooser = self.policy if config.double else self.target
-        taus = chooser.sample_taus(size, ACTING_TAUS, self.generator)
-        return greedy_outputs(outputs, chooser.expectation(self._outputs(chooser, batch.next_obs, taus)))
+        taus = chooser.sample_taus(size, ACTING_TAUS, random)
+        return greedy_outputs(outputs, chooser.expectation(self._outputs(chooser, batch.next_obs, random, taus)))
 
-    def _outputs(self, network: QNetwork, obs: Observation, taus: Tensor | None = None) -> Tensor:
+    def _outputs(self, network: QNetwork, obs: Observation, random: RandomSource, taus: Tensor | None = None) -> Tensor:
         """A forward pass with noise of its own."""
-        network.sample_noise(self.generator)
+        network.sample_noise(random)
         return network(obs, taus)

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.cuda_graphs import GraphedStep
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from rl_training.algorithms.optimizers import Adam, FlatOptimizer
+from rl_training.algorithms.steps import step_runner
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
@@ -86,8 +87,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         self.updates = 0
         self._actor_metrics: Metrics = {}
         self._priorities = torch.zeros(0, device=self.device)
-        on_cuda = self.device.type == "cuda"
-        self._run_step = GraphedStep(self._step, self.generator) if on_cuda else self._step
+        self._run_step = step_runner(self, self._step)
 
     def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> FlatOptimizer:
         start = schedule_value(learning_rate, 0.0)
@@ -122,23 +122,25 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
             self._actor_metrics = outcome.actor_metrics
         return {**outcome.metrics, **self._actor_metrics, "learning_rate": torch.tensor(learning_rate)}
 
-    def _step(self, batch: TransitionBatch, acts: bool) -> StepOutcome:
-        """All of an update that happens on the device; on a GPU it is recorded and replayed, so it may not wait for it."""
+    def _step(self, batch: TransitionBatch, acts: bool, random: RandomSource) -> StepOutcome:
+        """All of an update that happens on the device."""
         features, next_features = self.policy.encode(batch.obs), self.policy.encode(batch.next_obs)
-        critic = self._critic_loss(batch, features, next_features)
+        critic = self._critic_loss(batch, features, next_features, random)
         terms = {"critic_loss": critic.loss, "q": critic.q.mean(), "td_error": critic.errors.mean()}
         metrics = self.critic_optimizer.step(critic.loss, terms).metrics()
         metrics["critic_grad_norm"] = metrics.pop("grad_norm")
-        actor_metrics = self._update_actor(features) if acts else {}
+        actor_metrics = self._update_actor(features, random) if acts else {}
         self._move_targets(acts)
         return StepOutcome(metrics, actor_metrics, critic.errors)
 
     @abstractmethod
-    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+    def _critic_loss(
+        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
+    ) -> CriticLoss:
         """The loss of the critics on one batch, whose observations are encoded as (B, F)."""
 
     @abstractmethod
-    def _update_actor(self, features: Tensor) -> Metrics:
+    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
         """A gradient step of the actor on encoded observations (B, F)."""
 
     @abstractmethod

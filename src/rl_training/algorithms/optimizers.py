@@ -63,7 +63,9 @@ class FlatOptimizer(ABC):
             report = torch.stack([*(term.detach() for term in terms.values()), norm])
             if self._bad is None or names != self._names:
                 self._names, self._bad = names, torch.zeros_like(report, dtype=torch.bool)
-            self._bad |= ~torch.isfinite(report)  # in place, so that it also adds up when a recorded step is replayed
+            self._bad.logical_or_(
+                ~torch.isfinite(report)
+            )  # in place, so that it also adds up when a recorded step is replayed
             excess = (
                 torch.ones_like(norm) if self.max_grad_norm is None else norm.div(self.max_grad_norm).clamp_min(1.0)
             )
@@ -129,7 +131,7 @@ class Adam(FlatOptimizer):
             self._move_by_formula(gradient / excess, bad)
             return
         skip = bad.to(torch.float32)
-        self.count += 1 - skip
+        self.count.add_(1 - skip)
         torch._fused_adam_(
             [self.weights],
             [gradient],
@@ -150,12 +152,12 @@ class Adam(FlatOptimizer):
 
     def _move_by_formula(self, gradient: Tensor, bad: Tensor) -> None:
         """The same in separate operations, which a compiler can join with what comes before."""
-        self.count += (~bad).to(torch.float32)
+        self.count.add_(~bad)
         mean = self.mean + (1 - self.beta1) * (gradient - self.mean)
         square = self.BETA2 * self.square + (1 - self.BETA2) * gradient * gradient
         size = self.learning_rate / (1 - self.beta1**self.count)
         change = size * mean / (square.sqrt() / (1 - self.BETA2**self.count).sqrt() + self.eps)
-        self.weights -= torch.where(bad, 0.0, change)
+        self.weights.sub_(torch.where(bad, 0.0, change))
         self.mean.copy_(torch.where(bad, self.mean, mean))
         self.square.copy_(torch.where(bad, self.square, square))
 
@@ -186,7 +188,7 @@ class RMSpropTF(FlatOptimizer):
         gradient = gradient / excess
         square = self.alpha * self.square + (1 - self.alpha) * gradient * gradient
         change = self.learning_rate * gradient / (square + self.eps).sqrt()
-        self.weights -= torch.where(bad, 0.0, change)
+        self.weights.sub_(torch.where(bad, 0.0, change))
         self.square.copy_(torch.where(bad, self.square, square))
 
 

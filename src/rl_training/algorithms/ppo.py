@@ -11,8 +11,10 @@ from torch import Tensor
 
 from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport
+from rl_training.algorithms.steps import step_runner
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
@@ -46,8 +48,8 @@ class PPOConfig(OnPolicyConfig):
 
 def ppo_loss(
     minibatch: Mapping[str, Tensor],
-    clip_coef: float,
-    ent_coef: float,
+    clip_coef: float | Tensor,
+    ent_coef: float | Tensor,
     vf_coef: float,
     clip_value_loss: bool = False,
 ) -> Metrics:
@@ -59,6 +61,7 @@ def ppo_loss(
     `approx_kl` = E[(r − 1) − log r], the low-variance estimator, and `clip_fraction`.
     """
     advantages, returns, new_values = minibatch["advantages"], minibatch["returns"], minibatch["new_values"]
+    clip_coef = torch.as_tensor(clip_coef)
     log_ratio = minibatch["logprobs"] - minibatch["old_logprobs"]
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
@@ -99,6 +102,9 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
             eps=self.config.adam_eps,
             max_grad_norm=self.config.max_grad_norm,
         )
+        # Tensors, because a recorded or compiled step would repeat a number for ever.
+        self._clip_coef, self._ent_coef = torch.zeros(2, device=self.device)
+        self._run_step = step_runner(self, self._step)
 
     @classmethod
     def check_config(cls, config: PPOConfig, num_envs: int) -> None:
@@ -117,15 +123,18 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
         clip_coef = schedule_value(config.clip_coef, progress)
         ent_coef = schedule_value(config.ent_coef, progress)
         self.optimizer.set_learning_rate(learning_rate)
+        self._clip_coef.fill_(clip_coef)
+        self._ent_coef.fill_(ent_coef)
 
+        usual_size = rollout.num_steps * rollout.num_envs // config.num_minibatches
         means, epochs = MetricMeans(), 0
         for epoch in range(config.update_epochs):
             if epoch > 0 and config.recompute_advantages:
                 self._preprocess_batch(rollout, update_logprobs=False)
             epoch_means = MetricMeans()
             for minibatch in rollout.minibatches(config.num_minibatches, self.generator):
-                losses = self._compute_losses(minibatch, clip_coef, ent_coef)
-                report = self.optimizer.step(losses["loss"], losses)
+                run = self._run_step if len(minibatch.advantages) == usual_size else self._step
+                report = run(minibatch, None)
                 means.add(report)
                 epoch_means.add(report)
             epochs += 1
@@ -136,7 +145,11 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
         settings = as_metrics(learning_rate=learning_rate, clip_coef=clip_coef, ent_coef=ent_coef, epochs=epochs)
         return {**means.means(), **settings}
 
-    def _compute_losses(self, minibatch: RolloutMinibatch, clip_coef: float, ent_coef: float) -> Metrics:
+    def _step(self, minibatch: RolloutMinibatch, variant: None = None, random: RandomSource = None) -> StepReport:
+        losses = self._compute_losses(minibatch)
+        return self.optimizer.step(losses["loss"], losses)
+
+    def _compute_losses(self, minibatch: RolloutMinibatch) -> Metrics:
         advantages = minibatch.advantages
         if self.config.normalize_advantages:
             advantages = normalized(advantages)
@@ -150,4 +163,4 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
             "new_values": new_values,
             "entropy": distribution.entropy(),
         }
-        return ppo_loss(terms, clip_coef, ent_coef, self.config.vf_coef, self.config.clip_value_loss)
+        return ppo_loss(terms, self._clip_coef, self._ent_coef, self.config.vf_coef, self.config.clip_value_loss)

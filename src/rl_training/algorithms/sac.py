@@ -32,6 +32,7 @@ from rl_training.policies.actors import GaussianActor
 from rl_training.policies.critics import Members
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.draws import RandomSource, permutation
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import schedule_value
@@ -120,24 +121,26 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
     def target_networks(self) -> Mapping[str, nn.Module]:
         return {} if self.target_critics is None else {"critics": self.target_critics}
 
-    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+    def _critic_loss(
+        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
+    ) -> CriticLoss:
         with torch.no_grad():
-            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(self.generator)
+            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
             assert self.target_critics is not None
-            next_q = self.target_critics(with_actions(next_features, next_actions), self._subset()).squeeze(-1)
+            next_q = self.target_critics(with_actions(next_features, next_actions), self._subset(random)).squeeze(-1)
             targets = soft_target(batch.rewards, batch.discounts, next_q, next_log_probs, self.temperature.alpha)
         q = self.policy.critics(with_actions(features, batch.actions)).squeeze(-1)
         return regression_loss(q, targets, batch.weights)
 
-    def _subset(self) -> Members:
+    def _subset(self, random: RandomSource) -> Members:
         """The critics whose smallest value makes the target (REDQ, arXiv 2101.05982, algorithm 1)."""
         size, total = self.config.critic_subset, self.config.num_critics
         if size is None or size == total:
             return slice(None)
-        return torch.randperm(total, generator=self.generator, device=self.generator.device)[:size]
+        return permutation(total, random, self.device)[:size]
 
-    def _update_actor(self, features: Tensor) -> Metrics:
-        actions, log_probs = self.policy.actor(features).rsample_with_log_prob(self.generator)
+    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
+        actions, log_probs = self.policy.actor(features).rsample_with_log_prob(random)
         loss = (self.temperature.alpha * log_probs - self._actor_value(features, actions)).mean()
         self.actor_optimizer.step(loss, {"actor_loss": loss})
         return {"actor_loss": loss.detach(), **self.temperature.update(log_probs)}

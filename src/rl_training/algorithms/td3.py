@@ -28,6 +28,7 @@ from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import DeterministicActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.draws import RandomSource, normal
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
@@ -95,19 +96,21 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         super().observe(obs, ended)
         self.noise.reset(ended)
 
-    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+    def _critic_loss(
+        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
+    ) -> CriticLoss:
         config = self.config
         with torch.no_grad():
             next_actions = self.target_actor(next_features)
             if config.target_noise > 0:
-                noise = torch.randn(next_actions.shape, generator=self.generator, device=self.device)
+                noise = normal(next_actions.shape, random, self.device)
                 next_actions = smoothed_actions(next_actions, noise * config.target_noise, config.target_noise_clip)
             next_q = self.target_critics(with_actions(next_features, next_actions)).squeeze(-1)
             targets = td3_target(batch.rewards, batch.discounts, next_q)
         q = self.policy.critics(with_actions(features, batch.actions)).squeeze(-1)
         return regression_loss(q, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor) -> Metrics:
+    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
         # The first critic only, as in the paper.
         q = self.policy.critics(with_actions(features, self.policy.actor(features)), slice(0, 1))
         loss = -q.mean()

@@ -14,6 +14,7 @@ from rl_training.algorithms.sac import SACBase, SACConfig
 from rl_training.algorithms.value_losses import quantile_huber_loss
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.q_network import midpoints
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 
@@ -59,11 +60,13 @@ class TQC(SACBase[TQCConfig]):
                 "quantiles per critic: lower it, e.g. to 2."
             )
 
-    def _critic_loss(self, batch: TransitionBatch, features: Tensor, next_features: Tensor) -> CriticLoss:
+    def _critic_loss(
+        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
+    ) -> CriticLoss:
         with torch.no_grad():
-            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(self.generator)
+            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
             assert self.target_critics is not None
-            next_quantiles = self.target_critics(with_actions(next_features, next_actions), self._subset())
+            next_quantiles = self.target_critics(with_actions(next_features, next_actions), self._subset(random))
             kept = truncated(next_quantiles, self.config.drop_quantiles)
             soft = kept - (self.temperature.alpha * next_log_probs).unsqueeze(-1)
             targets = batch.rewards.unsqueeze(-1) + batch.discounts.unsqueeze(-1) * soft

@@ -133,6 +133,7 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
     """One natural-gradient step per rollout, inside a trust region; the critic is trained apart."""
 
     config_class = TRPOConfig
+    can_compile = False  # its line search looks at the numbers
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

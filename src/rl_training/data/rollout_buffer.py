@@ -72,6 +72,7 @@ class RolloutBuffer:
         self.last_obs: ObsTensor | None = None
         self._final_obs: list[ObsTensor] = []
         self._final_index: list[Tensor] = []
+        self._every_next_obs: Tensor | None = None
         self.position = 0
 
     @property
@@ -114,8 +115,36 @@ class RolloutBuffer:
             self._final_index.append(rows + t * self.num_envs)
         self.position += 1
 
+    def write(
+        self,
+        t: int,
+        *,
+        obs: Tensor,
+        actions: Tensor,
+        rewards: Tensor,
+        ended: Tensor,
+        truncated: Tensor,
+        next_obs: Tensor,
+    ) -> None:
+        """Writes step t of all environments, each a valid one, without waiting for the device that all tensors are on.
+
+        Where episodes were truncated is not asked here, so every `next_obs` is kept. After the last step, set `position`.
+        """
+        assert isinstance(self.obs, Tensor), "no tensor environment has Dict observations"
+        if self._every_next_obs is None:
+            self._every_next_obs = torch.zeros_like(self.obs)
+        self.obs[t].copy_(obs)
+        self.actions[t].copy_(actions)
+        self.rewards[t].copy_(rewards)
+        self.dones[t].copy_(ended)
+        self.truncated[t].copy_(truncated)
+        self._every_next_obs[t].copy_(next_obs)
+
     def final_obs(self) -> tuple[ObsTensor, Tensor] | None:
         """The final observations (K, ...) of truncated episodes and their flat positions t·N + n (K,); None if there are none."""
+        if self._every_next_obs is not None:
+            index = self.truncated.flatten().nonzero().squeeze(-1)
+            return (self._every_next_obs.flatten(0, 1)[index], index) if len(index) else None
         if not self._final_obs:
             return None
         first = self._final_obs[0]

@@ -13,13 +13,14 @@ from rl_training.utils.fields import Range
 class EnvConfig:
     """How the environments are made and run."""
 
-    backend: Literal["sync", "async", "native"] = "sync"
+    backend: Literal["sync", "async", "native", "tensor"] = "sync"
     """`sync` steps the environments in turn, `async` gives each a process, `native` uses the vector version
-    that the environment brings along."""
+    that the environment brings along, `tensor` steps all of them at once on the run's `device` (CartPole-v1, Pendulum-v1,
+    Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0; evaluations use Gymnasium's own)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments passed to `gymnasium.make`."""
     autoreset: Literal["same_step", "next_step", "disabled"] = "same_step"
-    """When a finished environment is reset (`sync` and `async`; native environments have their own mode)."""
+    """When a finished environment is reset (`sync` and `async`; the other backends have their own mode)."""
     max_episode_steps: Annotated[int, Range(ge=1)] | None = None
     """Steps after which an episode is truncated; null keeps the environment's own limit."""
     normalize_observations: bool = False
@@ -31,9 +32,9 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.autoreset != "same_step" and self.backend == "native":
+        if self.autoreset != "same_step" and self.backend in ("native", "tensor"):
             raise FieldError(
-                "autoreset", "native environments reset in their own way; leave it out, or use sync or async"
+                "autoreset", f"{self.backend} environments reset in their own way; leave it out, or use sync or async"
             )
         if self.restart_workers and self.backend != "async":
             raise FieldError("restart_workers", f"only the async backend has workers, and 'backend' is {self.backend}")

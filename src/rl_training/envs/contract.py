@@ -151,8 +151,12 @@ def _with_final_obs(reset_obs: Observation, infos: dict[str, Any], ended: Array)
     if "final_obs" not in infos:
         raise UserError('a SAME_STEP vector environment ended an episode without infos["final_obs"]')
     next_obs = map_obs(np.copy, reset_obs)
+    finals = infos["final_obs"]
+    if isinstance(next_obs, np.ndarray) and isinstance(finals, np.ndarray) and finals.shape == next_obs.shape:
+        next_obs[ended] = finals[ended]  # a batch of rows, not one object per environment
+        return next_obs
     for index in np.flatnonzero(ended):
-        final = infos["final_obs"][index]
+        final = finals[index]
         if isinstance(next_obs, dict):
             for key, rows in next_obs.items():
                 rows[index] = final[key]

@@ -67,12 +67,21 @@ class EnvFactory:
 
 
 def make_vector_env(
-    cfg: HasEnvSettings, num_envs: int | None = None, *, custom: Callable[[], gym.Env[Any, Any]] | None = None
+    cfg: HasEnvSettings,
+    num_envs: int | None = None,
+    *,
+    custom: Callable[[], gym.Env[Any, Any]] | None = None,
+    device: str = "cpu",
 ) -> VectorEnv[Any, Any, Any]:
-    """The vector environment a config asks for (a `gymnasium.vector.SyncVectorEnv` by default)."""
+    """The vector environment a config asks for (a `gymnasium.vector.SyncVectorEnv` by default).
+
+    `device` is where tensor environments live; all others are in main memory.
+    """
     count = cfg.num_envs if num_envs is None else num_envs
     if cfg.env.backend == "native":
         return _make_native(cfg, count, custom)
+    if cfg.env.backend == "tensor":
+        return _make_tensor(cfg, count, custom, device)
     factory = EnvFactory(cfg.env_id, dict(cfg.env.kwargs), cfg.env.max_episode_steps, custom)
     mode = _AUTORESET[cfg.env.autoreset]
     if cfg.env.backend == "async":
@@ -138,6 +147,19 @@ def _make_native(cfg: HasEnvSettings, count: int, custom: object) -> VectorEnv[A
         return gym.make_vec(cfg.env_id, count, vectorization_mode="vector_entry_point", wrappers=(), **kwargs)
     except Exception as error:
         raise EnvCreationError(f"environment {cfg.env_id!r} could not be made: {_first_line(error)}") from error
+
+
+def _make_tensor(cfg: HasEnvSettings, count: int, custom: object, device: str) -> VectorEnv[Any, Any, Any]:
+    if custom is not None:
+        raise EnvCreationError(
+            f"environment {cfg.env_id!r} was given as Python code, which has no tensor version: "
+            "use env.backend=sync or env.backend=async."
+        )
+    from rl_training.envs.tensor_envs import make_tensor_env  # here, because it imports torch
+
+    return make_tensor_env(
+        cfg.env_id, count, kwargs=cfg.env.kwargs, max_episode_steps=cfg.env.max_episode_steps, device=device
+    )
 
 
 def _check_known(env_id: str) -> gym.envs.registration.EnvSpec:

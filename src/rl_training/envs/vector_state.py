@@ -48,7 +48,10 @@ def _try_restore(envs: VectorEnv[Any, Any, Any], state: dict[str, Any], obs: Obs
         return all(exact for _, exact in results)
     if state["kind"] == "own" and hasattr(base, "get_state") and hasattr(base, "set_state"):
         envs.reset(seed=seeds)
-        base.set_state(state["state"])
+        try:
+            base.set_state(state["state"])
+        except ValueError:  # of another number of environments, say
+            return False
         return same_tree(base.get_state(), state["state"])
     names = _NATIVE_STATE.get(_class_path(base), ())
     if state["kind"] == "native" and set(names) == set(state["arrays"]):

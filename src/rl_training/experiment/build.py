@@ -26,7 +26,8 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
 from rl_training.policies.config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import ReplayCollector, RolloutCollector
+from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
 from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer, OnPolicyTrainer
 from rl_training.utils.coerce import plain_value
@@ -80,7 +81,7 @@ class EnvSource:
         if isinstance(self.given, VectorEnv):
             return self.given
         if self.given is None:
-            return make_vector_env(config)
+            return make_vector_env(config, device=str(select_device(config.device)))
         # Workers get copies anyway, so that the user's own object is not touched there.
         given = _not_the_same(self.given) if config.env.backend == "async" else self.given
         return make_vector_env(config, custom=custom_factory(given))
@@ -90,7 +91,8 @@ class EnvSource:
         if isinstance(self.given, VectorEnv):
             return _cannot_copy
         custom = None if self.given is None else custom_factory(_not_the_same(self.given))
-        # Native vector environments stay native: their dynamics may differ in rounding from the single one's.
+        # Native vector environments stay native: their dynamics may differ in rounding from the single one's. Tensor ones are
+        # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
         backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
         settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0))
         return lambda count: make_vector_env(settings, count, custom=custom)
@@ -190,7 +192,7 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
         **_buffer_layout(parts.envs),
         device=algorithm.device,
     )
-    collector = RolloutCollector(
+    collector = rollout_collector(
         stepper, algorithm.policy, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
     )
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks)

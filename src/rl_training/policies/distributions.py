@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rl_training.utils.draws import RandomSource, normal
+
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 # With 32 nodes the squashed entropy is exact to 1e-7 per dimension for std <= 1, to 2e-4 for std 2.
@@ -158,10 +160,10 @@ class DiagGaussian(Distribution):
         self.mean: Final = mean
         self.log_std: Final = log_std
 
-    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+    def rsample(self, generator: RandomSource = None) -> Tensor:
         """Draw actions (B, d) that carry the gradient to mean and log_std."""
         mean = self.mean
-        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        noise = normal(mean.shape, generator, mean.device, mean.dtype)
         return mean + self.log_std.exp() * noise
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -197,11 +199,11 @@ class SquashedGaussian(Distribution):
         """Build from mean (B, d) and log standard deviation (d,) or (B, d) before the tanh."""
         self.gaussian: Final = DiagGaussian(mean, log_std)
 
-    def rsample(self, generator: torch.Generator | None = None) -> Tensor:
+    def rsample(self, generator: RandomSource = None) -> Tensor:
         """Draw actions (B, d) that carry the gradient to mean and log_std."""
         return self.gaussian.rsample(generator).tanh()
 
-    def rsample_with_log_prob(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def rsample_with_log_prob(self, generator: RandomSource = None) -> tuple[Tensor, Tensor]:
         """Draw actions (B, d) with their log-densities (B,), exact also where the tanh saturates."""
         u = self.gaussian.rsample(generator)
         return u.tanh(), self.gaussian.log_prob(u) - _tanh_log_det(u).sum(dim=-1)

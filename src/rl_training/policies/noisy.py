@@ -6,11 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-def normal_noise(size: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Draw (size,) standard normals on `device` with a generator that may live on another one; None is the global one."""
-    source = device if generator is None else generator.device
-    return torch.randn(size, generator=generator, device=source).to(device)
+from rl_training.utils.draws import RandomSource, normal
 
 
 class NoisyLinear(nn.Module):
@@ -39,10 +35,10 @@ class NoisyLinear(nn.Module):
         self.register_buffer("noise_out", torch.zeros(out_features), persistent=False)
 
     @torch.no_grad()
-    def sample_noise(self, generator: torch.Generator | None = None) -> None:
+    def sample_noise(self, generator: RandomSource = None) -> None:
         """Draw the noise that later forward passes use; one draw for a whole batch."""
         for noise in (self.noise_in, self.noise_out):
-            drawn = normal_noise(noise.numel(), generator, noise.device)
+            drawn = normal(noise.shape, generator, noise.device)
             noise.copy_(drawn.sign() * drawn.abs().sqrt())
 
     def forward(self, x: Tensor, noisy: bool = True) -> Tensor:

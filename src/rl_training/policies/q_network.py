@@ -17,6 +17,7 @@ from rl_training.policies.encoders import FlattenEncoder, Observation
 from rl_training.policies.networks import ACTIVATIONS, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
 from rl_training.policies.normalization import ObservationNormalizer
+from rl_training.utils.draws import RandomSource, uniform
 from rl_training.utils.errors import SpaceError
 
 ReturnDistribution: TypeAlias = Literal["none", "categorical", "quantile", "implicit"]
@@ -144,13 +145,13 @@ class QNetwork(nn.Module):
             taus = self.taus.expand(batch, -1)
         return self.expectation(self(obs, taus, noisy=noisy))
 
-    def sample_taus(self, batch: int, count: int, generator: torch.Generator | None = None) -> Tensor | None:
+    def sample_taus(self, batch: int, count: int, generator: RandomSource = None) -> Tensor | None:
         """Draw fractions (batch, count), uniform in [0, 1), for an implicit head; None for any other."""
         if self.distribution != "implicit":
             return None
-        return _uniform((batch, count), generator, self.taus.device)
+        return uniform((batch, count), generator, self.taus.device)
 
-    def sample_noise(self, generator: torch.Generator | None = None) -> None:
+    def sample_noise(self, generator: RandomSource = None) -> None:
         """Draw new noise for the noisy layers; nothing is drawn without them."""
         for layer in self._noisy_layers:
             layer.sample_noise(generator)
@@ -178,7 +179,7 @@ class QNetwork(nn.Module):
         actions = self.q_values(obs, self.sample_taus(batch, ACTING_TAUS, generator)).argmax(dim=-1)
         if epsilon <= 0:
             return actions
-        explore, choice = _uniform((2, batch), generator, actions.device)
+        explore, choice = uniform((2, batch), generator, actions.device)
         # In float32, u · A may round up to A itself.
         anything = (choice * self.num_actions).long().clamp_(max=self.num_actions - 1)
         return torch.where(explore < epsilon, anything, actions)
@@ -249,8 +250,3 @@ def _linear(in_features: int, out_features: int, sigma: float | None) -> nn.Modu
 
 def _apply(layer: nn.Module, x: Tensor, noisy: bool) -> Tensor:
     return layer(x, noisy) if isinstance(layer, NoisyLinear) else layer(x)
-
-
-def _uniform(shape: tuple[int, int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-    source = device if generator is None else generator.device
-    return torch.rand(shape, generator=generator, device=source).to(device)

@@ -49,10 +49,10 @@ class StageTimer:
 class RateMeter:
     """Training's steps per second and the share of each stage between two readings.
 
-    Time spent on evaluations and checkpoints is left out: it says nothing about how fast the training is.
+    Time spent on evaluations, checkpoints and compiling is left out: it says nothing about how fast the training is.
     """
 
-    ASIDE = ("evaluate", "checkpoint")
+    ASIDE = ("evaluate", "checkpoint", "compile")
 
     def __init__(self, timer: StageTimer):
         self._timer = timer

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import index
 from typing import Any
 
@@ -119,6 +120,16 @@ class BaseTrainer(ABC):
         for callback in self.callbacks:
             callback.on_metrics(self, metrics)
 
+    @contextmanager
+    def _learning(self, algorithm: Algorithm[Any, Any]) -> Iterator[None]:
+        """Times an update; what it spent on compiling is kept apart."""
+        compiled = algorithm.compile_seconds
+        with self.timer.stage("learn"):
+            yield
+        if algorithm.compile_seconds > compiled:
+            self.timer.add("compile", algorithm.compile_seconds - compiled)
+            self.timer.add("learn", compiled - algorithm.compile_seconds)
+
     def _notify(self, event: str) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self)
@@ -195,7 +206,7 @@ class OnPolicyTrainer(CollectingTrainer):
     def _iterate(self) -> int:
         rollout, steps = self.collector.collect()
         if steps:  # none, if every environment was only reset
-            with self.timer.stage("learn"):
+            with self._learning(self.algorithm):
                 self.metrics = self.algorithm.update(rollout, self.progress)
         return steps
 
@@ -225,7 +236,7 @@ class OffPolicyTrainer(CollectingTrainer):
         self.algorithm.on_env_steps(begin, now)
         if now >= config.learning_starts and len(self.collector.buffer) >= config.batch_size:
             phases = now // config.train_frequency - begin // config.train_frequency
-            with self.timer.stage("learn"):
+            with self._learning(self.algorithm):
                 self._learn(phases * config.gradient_steps)
         return now - begin
 

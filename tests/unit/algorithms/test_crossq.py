@@ -13,6 +13,7 @@ from tests.helpers.gradients import first_gradient_of
 from torch import Tensor
 
 from rl_training.algorithms.crossq import CrossQ, CrossQConfig
+from rl_training.algorithms.off_policy_actor_critic import CriticLoss
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
 from rl_training.data.replay_buffer import TransitionBatch
@@ -80,6 +81,11 @@ TARGETS = [1 + 0.5 * min(NEXT_Q[0][0], NEXT_Q[1][0]), -1 + 0.25 * min(NEXT_Q[0][
 ERRORS = torch.tensor(Q) - torch.tensor(TARGETS)
 
 
+def critic_loss(algorithm: CrossQ) -> CriticLoss:
+    batch = make_batch()
+    return algorithm._critic_loss(batch, batch.obs, batch.next_obs, algorithm.generator)
+
+
 class TestCritics:
     def test_both_ends_share_their_statistics(self) -> None:
         algorithm = set_linear(make(), CRITICS, BIASES)
@@ -107,7 +113,7 @@ class TestCritics:
         for alpha in (0.0, 0.5):
             algorithm = set_linear(make(ent_coef=alpha), CRITICS, BIASES)
             state = algorithm.generator.get_state()
-            losses.append(algorithm._critic_loss(make_batch(), make_batch().obs, make_batch().next_obs))
+            losses.append(critic_loss(algorithm))
         algorithm.generator.set_state(state)
         _, log_probs = algorithm.policy.actor(column([4.0, 6.0])).rsample_with_log_prob(algorithm.generator)
         # The targets move by −γ α log π, so the errors of every critic do by its opposite.
@@ -129,14 +135,14 @@ class TestCritics:
     def test_running_statistics_take_part_after_the_warm_up(self) -> None:
         algorithm = set_linear(make(renorm_warmup=0), [[1.0, 0.0], [1.0, 0.0]], [0.0, 0.0])
         # At first μ = 0 and σ² = 1: r = √5.001 / √1.001 and d = 3 / √1.001 are within their bounds.
-        loss = algorithm._critic_loss(make_batch(), make_batch().obs, make_batch().next_obs)
+        loss = critic_loss(algorithm)
         torch.testing.assert_close(loss.q[0], torch.tensor([0.0, 2.0]) / math.sqrt(1.001), atol=1e-6, rtol=1e-5)
 
     def test_a_subset_makes_the_target_and_all_learn(self) -> None:
         algorithm = set_linear(make(critic_subset=1), [[0.0, 0.0], [0.0, 0.0]], [8.0, -8.0])
         seen = set()
         for _ in range(20):
-            loss = algorithm._critic_loss(make_batch(), make_batch().obs, make_batch().next_obs)
+            loss = critic_loss(algorithm)
             seen.add(round(loss.loss.item(), 3))
             assert loss.q.shape == (2, 2)
         # Targets 1 ± 4 and −1 ± 2, values ±8: errors 3, 7 and 13, 9, or the other way around.
@@ -155,7 +161,7 @@ class TestWhichStatistics:
         (renorm,) = renorms(algorithm.policy.actor)
         renorm.running_mean.fill_(3.0)
         renorm.running_var.fill_(3.999)
-        loss = algorithm._critic_loss(make_batch(), make_batch().obs, make_batch().next_obs)
+        loss = critic_loss(algorithm)
         next_actions = [math.tanh(0.1 * (s - 3) / 2 + math.atanh(NEXT_ACTION)) for s in (4.0, 6.0)]
         now, after = joint([-0.5, 0.5, *next_actions])
         targets = [1 + 0.5 * after[0], -1 + 0.25 * after[1]]
@@ -168,7 +174,7 @@ class TestWhichStatistics:
         critics.running_mean.copy_(torch.tensor([1.0, 0.5]).expand(2, 1, 2))
         critics.running_var.copy_(torch.tensor([3.999, 0.249]).expand(2, 1, 2))
         before = {name: value.clone() for name, value in algorithm.policy.critics.state_dict().items()}
-        metrics = algorithm._update_actor(column([0.0, 2.0]))
+        metrics = algorithm._update_actor(column([0.0, 2.0]), algorithm.generator)
         # The batch has mean 1 and variance 1.
         actions = [math.tanh(x / math.sqrt(1.001) + math.atanh(NEXT_ACTION)) for x in (-1.0, 1.0)]
         values = [(s - 1) / 2 + 2 * (a - 0.5) / 0.5 + 0.5 for s, a in zip((0.0, 2.0), actions)]

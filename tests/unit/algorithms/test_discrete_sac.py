@@ -109,7 +109,9 @@ class TestCritics:
         algorithm = on_tables(critic_subset=1, ent_coef=0.0)
         seen = set()
         for _ in range(20):
-            loss = algorithm._critic_loss(make_batch([(0, 1, 0.0, 1, 1.0)]), torch.eye(2)[:1], torch.eye(2)[1:])
+            loss = algorithm._critic_loss(
+                make_batch([(0, 1, 0.0, 1, 1.0)]), torch.eye(2)[:1], torch.eye(2)[1:], algorithm.generator
+            )
             seen.add(round(loss.errors.item(), 4))
         # Under the policy in state 1: 1 + 2 + 1 = 4 by one critic, 2 + 1 + 3 = 6 by the other; values 2 and 1.
         assert seen == {2.5, 4.5}
@@ -123,7 +125,7 @@ class TestCritics:
 
 class TestActor:
     def actor_gradient(self, algorithm: DiscreteSAC) -> tuple[dict[str, Tensor], Tensor]:
-        metrics = algorithm._update_actor(torch.eye(2))
+        metrics = algorithm._update_actor(torch.eye(2), algorithm.generator)
         weight = algorithm.policy.actor.network[0].weight  # type: ignore[index, union-attr]
         return metrics, first_gradient_of(algorithm.actor_optimizer, weight).T
 
@@ -168,7 +170,7 @@ class TestTemperature:
     @pytest.mark.parametrize("target", [0.25, 1.09])
     def test_gradient_is_the_surplus_of_entropy(self, target: float) -> None:
         algorithm = make(initial_ent_coef=0.5, target_entropy=target)
-        metrics = algorithm._update_actor(torch.eye(2))
+        metrics = algorithm._update_actor(torch.eye(2), algorithm.generator)
         assert metrics["entropy"].item() == pytest.approx(ENTROPY)
         assert metrics["alpha"].item() == pytest.approx(0.5)
         gradient = first_gradient_of(algorithm.temperature.optimizer, algorithm.temperature.log_alpha)

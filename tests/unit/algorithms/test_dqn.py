@@ -203,8 +203,8 @@ class Watching(DQN):
         super().__init__(*args, **kwargs)
         self.passes: list[tuple[str, Tensor | None, Tensor | None]] = []
 
-    def _outputs(self, network: QNetwork, obs: Any, taus: Tensor | None = None) -> Tensor:
-        outputs = super()._outputs(network, obs, taus)
+    def _outputs(self, network: QNetwork, obs: Any, random: Any, taus: Tensor | None = None) -> Tensor:
+        outputs = super()._outputs(network, obs, random, taus)
         noise: Any = getattr(network.head.advantage.output, "noise_out", None)
         name = "online" if network is self.policy else "target"
         self.passes.append((name, taus, None if noise is None else noise.clone()))

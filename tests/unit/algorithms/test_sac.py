@@ -167,16 +167,18 @@ class TestSubsets:
 
     def test_draws_are_without_repetition_and_from_the_own_stream(self) -> None:
         algorithm = make(SAC, num_critics=4, critic_subset=3, seed=1)
-        draws = [tuple(sorted(algorithm._subset().tolist())) for _ in range(200)]
+        draws = [tuple(sorted(algorithm._subset(algorithm.generator).tolist())) for _ in range(200)]
         assert set(draws) == {(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)}
         again = make(SAC, num_critics=4, critic_subset=3, seed=1)
-        assert draws == [tuple(sorted(again._subset().tolist())) for _ in range(200)]
+        assert draws == [tuple(sorted(again._subset(again.generator).tolist())) for _ in range(200)]
 
     @pytest.mark.parametrize("size", [None, 3])
     def test_all_of_them_need_no_draw(self, size: int | None) -> None:
         algorithm = make(SAC, num_critics=3, critic_subset=size)
         before = algorithm.generator.get_state()
-        assert algorithm._subset() == slice(None) and torch.equal(before, algorithm.generator.get_state())
+        assert algorithm._subset(algorithm.generator) == slice(None) and torch.equal(
+            before, algorithm.generator.get_state()
+        )
 
     def test_more_than_there_are(self) -> None:
         with pytest.raises(ConfigError, match="critic_subset is 3, more than num_critics, 2"):
@@ -245,7 +247,7 @@ class TestActor:
         algorithm, batch = make(SAC, SMALL, ent_coef=0.1), random_batch()
         twin = make(SAC, SMALL, ent_coef=0.1)
         features, next_features = twin.policy.encode(batch.obs), twin.policy.encode(batch.next_obs)
-        twin._critic_loss(batch, features, next_features).loss.backward()
+        twin._critic_loss(batch, features, next_features, twin.generator).loss.backward()
         assert all(parameter.grad is None for parameter in twin.policy.actor.parameters()), "nor the other way round"
         assert all(parameter.grad is None for parameter in twin.target_critics.parameters())
         algorithm.update(batch, 0.0)

@@ -169,7 +169,7 @@ class TestActor:
         algorithm, twin = (make(TD3, SMALL, policy_delay=1) for _ in range(2))
         batch = random_batch()
         features, next_features = twin.policy.encode(batch.obs), twin.policy.encode(batch.next_obs)
-        twin._critic_loss(batch, features, next_features).loss.backward()
+        twin._critic_loss(batch, features, next_features, twin.generator).loss.backward()
         for module in (twin.policy.actor, twin.target_actor, twin.target_critics):
             assert all(parameter.grad is None for parameter in module.parameters()), "nor the other way round"
         algorithm.update(batch, 0.0)

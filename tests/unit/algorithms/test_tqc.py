@@ -51,7 +51,7 @@ def test_the_loss_by_hand() -> None:
             critics.output.bias.copy_(torch.tensor([[values]]))  # type: ignore[union-attr]
     before = algorithm.generator.get_state()
     features, next_features = algorithm.policy.encode(batch.obs), algorithm.policy.encode(batch.next_obs)
-    loss = algorithm._critic_loss(batch, features, next_features)
+    loss = algorithm._critic_loss(batch, features, next_features, algorithm.generator)
     algorithm.generator.set_state(before)
     _, log_probs = algorithm.policy.actor(next_features).rsample_with_log_prob(algorithm.generator)
     target = float(batch.rewards + 0.9 * (1.0 - 0.5 * log_probs.detach()))
@@ -92,7 +92,7 @@ def test_weights_scale_each_transition() -> None:
             torch.tensor(weights),
             batch.indices,
         )
-        return float(algorithm._critic_loss(weighted, features, next_features).loss.detach())
+        return float(algorithm._critic_loss(weighted, features, next_features, algorithm.generator).loss.detach())
 
     assert loss([1.0, 1.0]) == pytest.approx(loss([1.0, 0.0]) + loss([0.0, 1.0]), rel=1e-5)
     assert loss([0.5, 0.0]) == pytest.approx(loss([1.0, 0.0]) / 2, rel=1e-5)
@@ -109,7 +109,7 @@ def test_a_terminal_step_has_no_future() -> None:
         batch.obs, batch.actions, batch.rewards, batch.next_obs, torch.zeros(2), batch.weights, batch.indices
     )
     features, next_features = algorithm.policy.encode(batch.obs), algorithm.policy.encode(batch.next_obs)
-    found = algorithm._critic_loss(ended, features, next_features)
+    found = algorithm._critic_loss(ended, features, next_features, algorithm.generator)
     q = algorithm.policy.critics(torch.cat([features, batch.actions], dim=1)).mean(dim=-1)
     assert torch.allclose(found.errors, (q - batch.rewards).abs().mean(dim=0))
 

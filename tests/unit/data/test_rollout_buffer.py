@@ -59,6 +59,29 @@ def test_only_truncated_episodes_keep_their_final_observation() -> None:
     assert buffer.final_obs() is None and not buffer.full and buffer.last_obs is None
 
 
+def test_steps_written_on_the_device_are_those_that_were_added() -> None:
+    flags = {"terminated": [[0, 0], [1, 0], [0, 0], [0, 0]], "truncated": [[0, 1], [0, 0], [0, 0], [1, 1]]}
+    added, written = _buffer(**flags), RolloutBuffer(T, N, (1,), ())
+    terminated, truncated = (torch.tensor(rows, dtype=torch.bool) for rows in flags.values())
+    for t in range(T):
+        obs = torch.tensor([[10.0 * t + n] for n in range(N)])
+        written.write(
+            t,
+            obs=obs,
+            actions=torch.full((N,), float(t)),
+            rewards=torch.ones(N),
+            ended=terminated[t] | truncated[t],
+            truncated=truncated[t],
+            next_obs=obs + 100,
+        )
+    for name in ("obs", "actions", "rewards", "dones", "truncated", "valid"):
+        assert torch.equal(getattr(written, name), getattr(added, name)), name
+    (found, index), (expected, expected_index) = written.final_obs(), added.final_obs()
+    assert torch.equal(found, expected) and torch.equal(index, expected_index)
+    written.truncated.zero_()
+    assert written.final_obs() is None
+
+
 def test_returns_with_termination_truncation_and_the_rollouts_end() -> None:
     buffer = _buffer(
         rewards=[[1, 1], [2, 2], [3, 3], [4, 4]],

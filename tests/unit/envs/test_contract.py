@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from helpers.envs import CounterEnv, DictCounterEnv
+from helpers.tensor_counters import tensor_counters
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.async_env import AsyncEnvs
 from rl_training.envs.contract import EnvStepper, StepRecord
@@ -99,10 +100,18 @@ EXPECTED_GAE = (
 BACKENDS = ["sync", "sync without copies", "async", "async without shared memory"]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-@pytest.mark.parametrize("backend", BACKENDS)
+CASES = [(backend, mode) for backend in BACKENDS for mode in MODES] + [("tensor", AutoresetMode.SAME_STEP)]
+
+
+def scripted(backend: str, mode: AutoresetMode) -> EnvStepper:
+    if backend == "tensor":
+        return EnvStepper(tensor_counters(*SCRIPTS))
+    return EnvStepper(make_envs(backend, mode, *(partial(CounterEnv, script) for script in SCRIPTS)))
+
+
+@pytest.mark.parametrize(("backend", "mode"), CASES, ids=str)
 def test_same_transitions_in_every_mode_and_backend(backend: str, mode: AutoresetMode) -> None:
-    stepper = EnvStepper(make_envs(backend, mode, *(partial(CounterEnv, script) for script in SCRIPTS)))
+    stepper = scripted(backend, mode)
     try:
         # NEXT_STEP spends one call per episode on the reset: env 0 ends three episodes here.
         records = play(stepper, 10 if mode is AutoresetMode.NEXT_STEP else 7)
@@ -118,10 +127,9 @@ def test_same_transitions_in_every_mode_and_backend(backend: str, mode: Autorese
         assert all(r.valid.all() for r in records)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "mode"), CASES, ids=str)
 def test_same_hand_computed_gae(backend: str, mode: AutoresetMode) -> None:
-    stepper = EnvStepper(make_envs(backend, mode, *(partial(CounterEnv, script) for script in SCRIPTS)))
+    stepper = scripted(backend, mode)
     steps = 10 if mode is AutoresetMode.NEXT_STEP else 7
     buffer = RolloutBuffer(steps, 2, (2,), (), action_dtype=torch.int64)
     try:
