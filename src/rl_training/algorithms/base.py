@@ -103,6 +103,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def check_config(cls, config: ConfigT, num_envs: int) -> None:
         """Raises ConfigError for settings that are valid one by one but not together."""
 
+    @classmethod
+    @abstractmethod
+    def updates_per_step(cls, config: ConfigT, num_envs: int) -> float:
+        """Gradient steps per environment step."""
+
     @abstractmethod
     def update(self, batch: BatchT, progress: float) -> Metrics:
         """Learns from one batch. `progress` in [0, 1] is how much of the training has been collected, for schedules."""

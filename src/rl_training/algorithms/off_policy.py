@@ -94,6 +94,10 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
                 "keeps of each environment: lower n_step or raise buffer_size."
             )
 
+    @classmethod
+    def updates_per_step(cls, config: OffPolicyConfigT, num_envs: int) -> float:
+        return config.gradient_steps / config.train_frequency
+
     @abstractmethod
     def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
         """Actions (N, ...) of the behaviour policy, in policy form."""

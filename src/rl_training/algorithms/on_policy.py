@@ -67,6 +67,15 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
             normalize_rewards=spec.normalize_rewards,
         )
 
+    @classmethod
+    def updates_per_step(cls, config: OnPolicyConfigT, num_envs: int) -> float:
+        return cls.updates_per_rollout(config) / (config.num_steps * num_envs)
+
+    @classmethod
+    def updates_per_rollout(cls, config: OnPolicyConfigT) -> int:
+        """Gradient steps on each rollout."""
+        return 1
+
     def update(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         """One update from one rollout: scale rewards, estimate advantages, optimise, then let the normaliser see the data."""
         self._scale_rewards(rollout)

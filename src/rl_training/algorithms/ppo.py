@@ -114,6 +114,10 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
                 f"num_steps × num_envs = {config.num_steps * num_envs} steps. Lower it or collect more steps."
             )
 
+    @classmethod
+    def updates_per_rollout(cls, config: PPOConfig) -> int:
+        return config.update_epochs * config.num_minibatches
+
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
 

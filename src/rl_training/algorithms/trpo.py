@@ -161,6 +161,10 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
                 f"num_steps × num_envs = {config.num_steps * num_envs} steps. Lower it or collect more steps."
             )
 
+    @classmethod
+    def updates_per_rollout(cls, config: TRPOConfig) -> int:
+        return 1 + config.critic_epochs * config.critic_minibatches
+
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"critic": self.critic_optimizer}
 

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
         return _fail(f"unknown command {name!r}: {hint}", 2)
     try:
-        return _parse(name, rest).run()
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return _parse(name, rest).run()
     except AxiomError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -78,6 +81,11 @@ def _help() -> str:
     width = max(len(name) for name in COMMANDS)
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
     return "usage: axiomrl COMMAND [OPTIONS]\n\n" + "\n".join(lines) + "\n\n`axiomrl COMMAND --help` explains one.\n"
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as one line, without the place in the code that gave it."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _fail(message: str, code: int) -> int:

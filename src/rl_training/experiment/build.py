@@ -22,6 +22,7 @@ from rl_training.envs.contract import EnvStepper
 from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
 from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
+from rl_training.experiment.compiler import wants_compiling
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
 from rl_training.policies.config import PolicyConfig
@@ -144,6 +145,7 @@ def build_algorithm(
         normalize_rewards=config.env.normalize_rewards,
         seed=config.seed,
         device=device,
+        compiled=wants_compiling(config, algorithm_class, hyperparams, device),
     )
 
 

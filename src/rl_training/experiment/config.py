@@ -133,6 +133,9 @@ class TrainConfig:
     """Where the networks live: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`."""
     num_threads: Annotated[int, Range(ge=1)] = 1
     """PyTorch's CPU threads; a fixed number, so that a run repeats bit for bit."""
+    compile: Literal[False, True, "auto"] = False
+    """Compile each update into one function: slower to start (about half a minute), faster from then on. `auto` does it for runs
+    of at least 50,000 updates, where a C++ compiler is installed."""
     output_dir: Annotated[str, Check(_output_dir_problem)] = "runs"
     """Folder in which the run directory is made."""
     hyperparams: dict[str, Any] = field(default_factory=dict)

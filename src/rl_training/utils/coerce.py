@@ -114,7 +114,7 @@ def type_name(annotation: Any) -> str:
     if _is_dataclass_type(annotation):
         return annotation.__name__.lower()
     if typing.get_origin(annotation) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(annotation)))
+        return "one of " + ", ".join(map(_as_yaml, typing.get_args(annotation)))
     if _is_union(annotation):
         return " or ".join(type_name(member) for member in typing.get_args(annotation))
     if typing.get_origin(annotation) in (tuple, list):
@@ -123,6 +123,10 @@ def type_name(annotation: Any) -> str:
         return "mapping"
     names = {int: "integer", float: "number", bool: "true or false", str: "text", types.NoneType: "null"}
     return names[annotation]
+
+
+def _as_yaml(choice: object) -> str:
+    return str(choice).lower() if isinstance(choice, bool) else str(choice)
 
 
 def range_text(annotation: Any) -> str:
@@ -261,7 +265,7 @@ def _coerce_choice(value: Any, choices: tuple[Any, ...], key: str) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:
             return choice
-    known = ", ".join(map(str, choices))
+    known = ", ".join(map(_as_yaml, choices))
     raise FieldError(key, f"must be one of {known}, got {show(value)}{did_you_mean(value, map(str, choices))}")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
-from tests.helpers.gradients import first_gradient_of
 from torch import Tensor
 
+from helpers.gradients import first_gradient_of
 from rl_training.algorithms.crossq import CrossQ, CrossQConfig
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss
 from rl_training.algorithms.sac import SAC

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from gymnasium import spaces
-from tests.helpers.gradients import first_gradient_of
 from torch import Tensor
 
+from helpers.gradients import first_gradient_of
 from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACConfig, soft_value
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.config import PolicyConfig

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.helpers.gradients import first_gradient
 from torch import Tensor
 
+from helpers.gradients import first_gradient
 from rl_training.algorithms import dqn_variants as variants
 from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.helpers.gradients import first_gradient, first_gradient_of
 
 from helpers.actor_critics import (
     LINEAR,
@@ -25,6 +24,7 @@ from helpers.actor_critics import (
     set_critics,
     weights_of,
 )
+from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.off_policy_actor_critic import polyak_, regression_loss
 from rl_training.algorithms.sac import SAC, SACConfig, soft_target

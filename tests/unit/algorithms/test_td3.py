@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.helpers.gradients import first_gradient, first_gradient_of
 
 from helpers.actor_critics import (
     SMALL,
@@ -24,6 +23,7 @@ from helpers.actor_critics import (
     set_critics,
     weights_of,
 )
+from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.td3 import DDPG, TD3, DDPGConfig, TD3Config, smoothed_actions, td3_target
 from rl_training.data.replay_buffer import ReplayBuffer

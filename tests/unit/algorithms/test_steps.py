@@ -1,0 +1,117 @@
+"""A compiled step computes what the ordinary one does, from the same random numbers, and leaves no trace of being compiled."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from helpers.rollouts import make_algorithm, make_rollout
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.dqn_variants import Rainbow
+from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.steps import CompiledStep
+from rl_training.algorithms.td3 import TD3
+from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.experiment.compiler import compiling_problem
+from rl_training.policies.config import PolicyConfig
+from rl_training.utils.draws import Draw, Recorder, Tape, normal, permutation, uniform
+from rl_training.utils.trees import differing_paths
+
+CPU = torch.device("cpu")
+needs_compiler = pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+
+
+def off_policy(kind: type[Algorithm[Any, Any]], compiled: bool, **settings: Any) -> Any:
+    actions = spaces.Discrete(3) if issubclass(kind, DQN) else spaces.Box(-1, 1, (2,), np.float32)
+    policy = PolicyConfig(hidden_sizes=(8,), activation="relu")
+    return kind(spaces.Box(-9, 9, (4,), np.float32), actions, kind.config_class(**settings), policy, compiled=compiled)
+
+
+def make_batch(discrete: bool, seed: int) -> TransitionBatch:
+    generator = torch.Generator().manual_seed(seed)
+    actions = (
+        torch.randint(3, (16,), generator=generator) if discrete else torch.rand(16, 2, generator=generator) * 2 - 1
+    )
+    return TransitionBatch(
+        torch.randn(16, 4, generator=generator),
+        actions,
+        torch.randn(16, generator=generator),
+        torch.randn(16, 4, generator=generator),
+        torch.full((16,), 0.99),
+        torch.ones(16),
+        torch.arange(16),
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind, settings", [(Rainbow, {"v_min": -5.0, "v_max": 5.0}), (TD3, {"policy_delay": 2})])
+def test_off_policy_updates_are_the_same_within_rounding(kind: type[Algorithm[Any, Any]], settings: Any) -> None:
+    """Rainbow draws noise for its weights, TD3 has two kinds of steps."""
+    plain, compiled = (off_policy(kind, flag, **settings) for flag in (False, True))
+    for seed in range(5):
+        metrics = [algorithm.update(make_batch(kind is Rainbow, seed), 0.0) for algorithm in (plain, compiled)]
+        for name, value in metrics[0].items():
+            torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(compiled.priorities(), plain.priorities(), rtol=1e-3, atol=1e-5)
+    assert torch.equal(plain.generator.get_state(), compiled.generator.get_state()), "the same numbers were drawn"
+    for name, weights in plain.policy.state_dict().items():
+        torch.testing.assert_close(compiled.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+    assert compiled.compile_seconds > 0 and plain.compile_seconds == 0
+
+
+@needs_compiler
+def test_ppo_is_the_same_within_rounding_and_takes_odd_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, compiled = (make_algorithm(PPO, num_minibatches=2) for _ in range(2))
+    compiled.compiled = True
+    compiled._run_step = CompiledStep(compiled, compiled._step)
+    for seed in range(3):
+        for algorithm in (plain, compiled):
+            rollout = make_rollout(algorithm, seed=seed)
+            rollout.valid[0, 0] = seed != 1  # one step fewer: other minibatches, which are not compiled
+            metrics = algorithm.update(rollout, 0.1)
+            assert torch.isfinite(metrics["loss"])
+    for name, weights in plain.policy.state_dict().items():
+        torch.testing.assert_close(compiled.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+    assert compiled.compile_seconds > 0
+
+
+@needs_compiler
+def test_a_compiled_step_does_not_depend_on_when_it_was_compiled() -> None:
+    """What makes a resume exact: a fresh process, which compiles anew, goes on as the old one."""
+    first = off_policy(DQN, True, target_update_interval=0, tau=0.1)
+    for seed in range(3):
+        first.update(make_batch(True, seed), 0.0)
+    second = off_policy(DQN, True, target_update_interval=0, tau=0.1)
+    second.policy.load_state_dict(first.policy.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for algorithm in (first, second):
+        for seed in range(3, 6):
+            algorithm.update(make_batch(True, seed), 0.0)
+    assert differing_paths(first.policy.state_dict(), second.policy.state_dict()) == []
+    assert differing_paths(first.state_dict(), second.state_dict()) == []
+
+
+def test_a_tape_hands_out_what_was_recorded() -> None:
+    def draws(source: Any) -> list[torch.Tensor]:
+        return [
+            normal((2, 3), source, CPU),
+            uniform((4,), source, CPU, torch.float64),
+            permutation(5, source, CPU),
+            normal((1,), source, CPU),
+        ]
+
+    recorder = Recorder(torch.Generator().manual_seed(3))
+    recorded = draws(recorder)
+    assert recorder.draws[1] == Draw("uniform", (4,), CPU, torch.float64)
+    assert sorted(recorded[2].tolist()) == [0, 1, 2, 3, 4] and recorded[1].dtype == torch.float64
+    generator = torch.Generator().manual_seed(3)
+    again = draws(Tape([draw.take(generator) for draw in recorder.draws]))
+    fresh = draws(torch.Generator().manual_seed(3))
+    for one, two, three in zip(recorded, again, fresh):
+        assert torch.equal(one, two) and torch.equal(one, three)
