@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.data.returns import gae
+from rl_training.utils.spaces import Array, Observation, map_obs
 
 ObsTensor = Tensor | dict[str, Tensor]
 Shape = tuple[int, ...]
@@ -70,8 +73,14 @@ class RolloutBuffer:
         self.truncated = empty(dtype=torch.bool)
         self.valid = empty(dtype=torch.bool).fill_(True)
         self.last_obs: ObsTensor | None = None
-        self._final_obs: list[ObsTensor] = []
-        self._final_index: list[Tensor] = []
+        # What the environments say is written with NumPy: where the tensors are, or beside a GPU's until the rollout is full.
+        self._staged: dict[str, Array] = {
+            name: (stored if self.device.type == "cpu" else torch.zeros_like(stored, device="cpu")).numpy()
+            for name in ("rewards", "dones", "truncated", "valid")
+            if isinstance(stored := getattr(self, name), Tensor)
+        }
+        self._final_obs: list[Observation] = []
+        self._final_index: list[Array] = []
         self._every_next_obs: Tensor | None = None
         self.position = 0
 
@@ -89,13 +98,13 @@ class RolloutBuffer:
         *,
         obs: ObsTensor,
         actions: Tensor,
-        rewards: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        valid: Tensor,
-        next_obs: ObsTensor,
+        rewards: Array,
+        terminated: Array,
+        truncated: Array,
+        valid: Array,
+        next_obs: Observation,
     ) -> None:
-        """Appends one step of all environments; every tensor is (N, ...) and on the buffer's device or the CPU."""
+        """Appends one step of all environments: tensors (N, ...) on any device, and arrays (N, ...) from the environments."""
         t = self.position
         if isinstance(self.obs, dict):
             assert isinstance(obs, dict)
@@ -105,15 +114,17 @@ class RolloutBuffer:
             assert isinstance(obs, Tensor)
             self.obs[t] = obs
         self.actions[t] = actions
-        self.rewards[t] = rewards
-        self.dones[t] = terminated | truncated
-        self.truncated[t] = truncated
-        self.valid[t] = valid
-        if bool(truncated.any()):  # flags come from the environments, so this asks the CPU and stalls no device
-            rows = truncated.nonzero().squeeze(-1)
-            self._final_obs.append(_rows(next_obs, rows))
+        staged = self._staged
+        staged["rewards"][t], staged["truncated"][t], staged["valid"][t] = rewards, truncated, valid
+        np.logical_or(terminated, truncated, out=staged["dones"][t])
+        if staged["truncated"][t].any():
+            rows = staged["truncated"][t].nonzero()[0]
+            self._final_obs.append(map_obs(lambda array: array[rows], next_obs))
             self._final_index.append(rows + t * self.num_envs)
         self.position += 1
+        if self.full and self.device.type != "cpu":
+            for name, array in staged.items():
+                getattr(self, name).copy_(torch.from_numpy(array))
 
     def write(
         self,
@@ -147,14 +158,15 @@ class RolloutBuffer:
             return (self._every_next_obs.flatten(0, 1)[index], index) if len(index) else None
         if not self._final_obs:
             return None
-        first = self._final_obs[0]
-        stacked: ObsTensor
-        if isinstance(first, dict):
-            stacked = {key: torch.cat([obs[key] for obs in self._final_obs]) for key in first}  # type: ignore[index]
-            stacked = {key: value.to(self.device) for key, value in stacked.items()}
-        else:
-            stacked = torch.cat(self._final_obs).to(self.device)  # type: ignore[arg-type]
-        return stacked, torch.cat(self._final_index).to(self.device)
+        index = torch.from_numpy(np.concatenate(self._final_index)).to(self.device)
+        if isinstance(self.obs, dict):
+            rows = {key: [obs[key] for obs in self._final_obs] for key in self.obs}
+            return {key: self._like(self.obs[key], parts) for key, parts in rows.items()}, index
+        return self._like(self.obs, self._final_obs), index
+
+    def _like(self, stored: Tensor, parts: Sequence[Any]) -> Tensor:
+        """Rows from the environments as one tensor of the stored kind."""
+        return torch.from_numpy(np.concatenate(parts)).to(self.device, stored.dtype)
 
     def flat_obs(self) -> ObsTensor:
         """Observations as (T·N, ...)."""

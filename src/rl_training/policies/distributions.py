@@ -59,8 +59,15 @@ class Categorical(Distribution):
 
     def __init__(self, logits: Tensor) -> None:
         """Build from unnormalised logits (B, n)."""
-        self.log_probs: Final = F.log_softmax(logits, dim=-1)
+        self.logits: Final = logits
+        self._log_probs: Tensor | None = None
+
+    @property
+    def log_probs(self) -> Tensor:
         """Normalised log-probabilities of all choices, (B, n)."""
+        if self._log_probs is None:  # not needed for a mere sample
+            self._log_probs = F.log_softmax(self.logits, dim=-1)
+        return self._log_probs
 
     @property
     def probs(self) -> Tensor:
@@ -68,15 +75,16 @@ class Categorical(Distribution):
         return self.log_probs.exp()
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        # argmax(p / e) with e ~ Exponential(1) is i with probability p_i; in logarithms no p_i underflows.
+        # argmax(p / e) with e ~ Exponential(1) is i with probability p_i; in logarithms no p_i underflows, and what the
+        # logits lack to logarithms of probabilities is the same for all choices.
         with torch.no_grad():
-            noise = torch.empty_like(self.log_probs).exponential_(generator=generator)
+            noise = torch.empty_like(self.logits).exponential_(generator=generator)
             # Exactly 0 may be drawn, and its -log would win against any probability, even 0.
             noise.clamp_(min=torch.finfo(noise.dtype).tiny)
-            return (self.log_probs - noise.log_()).argmax(dim=-1)
+            return (self.logits - noise.log_()).argmax(dim=-1)
 
     def mode(self) -> Tensor:
-        return self.log_probs.argmax(dim=-1)
+        return self.logits.argmax(dim=-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
         return self.log_probs.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)

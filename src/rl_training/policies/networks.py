@@ -1,25 +1,36 @@
 """Multilayer perceptrons and their initialisation."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.utils.errors import ConfigError
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
-    "relu": nn.ReLU,
+    # In place: it follows a layer whose gradient does not need its output.
+    "relu": partial(nn.ReLU, inplace=True),
     "elu": nn.ELU,
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
 
 
-def activation_class(name: str) -> type[nn.Module]:
-    """The activation of that name."""
+def activation_class(name: str) -> Callable[[], nn.Module]:
+    """A maker of the activation of that name."""
     if name not in ACTIVATIONS:
         raise ConfigError(f"Unknown activation {name!r}. Choose one of: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
+
+
+class Layers(nn.Sequential):
+    """Layers one after another, called directly: at the batch sizes of a rollout a module call costs as much as its work."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self._modules.values():
+            x = layer.forward(x)
+        return x
 
 
 def mlp(
@@ -47,7 +58,7 @@ def mlp(
         width = size
     if out_features is not None:
         layers.append(nn.Linear(width, out_features))
-    return nn.Sequential(*layers)
+    return Layers(*layers)
 
 
 def orthogonal_init_(module: nn.Module, gain: float) -> None:

@@ -147,15 +147,15 @@ class RolloutCollector(Collector):
             record = self.stepper.step(env_actions)
             stepped = clock()
             self.statistics.add(record)
-            valid_steps += int(record.valid.sum())
+            valid_steps += int(np.count_nonzero(record.valid))
             buffer.add(
                 obs=obs,
                 actions=actions,
-                rewards=torch.from_numpy(record.rewards),
-                terminated=torch.from_numpy(record.terminated),
-                truncated=torch.from_numpy(record.truncated),
-                valid=torch.from_numpy(record.valid),
-                next_obs=obs_to_torch(record.next_obs, torch.device("cpu")) if record.truncated.any() else obs,
+                rewards=record.rewards,
+                terminated=record.terminated,
+                truncated=record.truncated,
+                valid=record.valid,
+                next_obs=record.next_obs,
             )
             obs = obs_to_torch(self.stepper.obs, self.device)
             timer.add("inference", acted - begin)

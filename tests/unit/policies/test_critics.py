@@ -112,7 +112,7 @@ class TestDropout:
     def activated(self, critics: CriticEnsemble, x: Tensor) -> Tensor:
         """What goes into the activation of the only hidden layer, (N, B, width)."""
         seen: list[Tensor] = []
-        with critics.activation.register_forward_hook(lambda module, args, out: seen.append(args[0].detach())):
+        with critics.activation.register_forward_pre_hook(lambda module, args: seen.append(args[0].detach().clone())):
             critics(x)
         return seen[0]
 
