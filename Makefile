@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 CODE := src tests examples scripts benchmarks
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install dev train test check format torture schema clean
+.PHONY: help install dev train test check format torture schema bench bench-quick clean
 
 help:
 	@echo "make train     install AxiomRL into .venv and solve CartPole with PPO"
 	@echo "make test      install the development extras and run the whole test suite"
 	@echo "make check     format, lint, types and import layers"
+	@echo "make bench     speed beside other libraries, each in a virtual environment under .bench (hours)"
+	@echo "make bench-quick  the same against Stable-Baselines3 alone, in a few minutes"
 	@echo "make torture   kill-and-resume tests in full counts (about half an hour)"
 
 $(BIN)/python:
@@ -53,5 +55,12 @@ schema: install
 torture: dev
 	$(BIN)/python -m pytest -m torture tests/faults -v
 
+# BENCH passes options on, e.g. make bench BENCH="--cases ppo-cartpole --rounds 3 --compile".
+bench: dev
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-quick: dev
+	$(BIN)/python -m benchmarks --quick $(BENCH)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

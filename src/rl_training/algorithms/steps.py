@@ -49,12 +49,32 @@ def step_runner(
     return GraphedStep(run, algorithm.generator) if algorithm.device.type == "cuda" else run
 
 
+class CompiledFunction(Generic[OutputT]):
+    """A function of tensors, gradients inside it included, compiled as a whole at its first call. Shapes may not change."""
+
+    def __init__(self, function: Callable[..., OutputT]):
+        self._function = torch.compile(
+            function, fullgraph=True, dynamic=False, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        )
+        self.seconds = 0.0
+        """How long compiling took; 0 before the first call."""
+
+    def __call__(self, *args: Any) -> OutputT:
+        if self.seconds:
+            return self._function(*args)
+        begin = time.perf_counter()
+        with _compiler_settings():
+            outputs = self._function(*args)
+        self.seconds = time.perf_counter() - begin
+        return outputs
+
+
 class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
     """Compiles a step, with its gradients and optimisers, into one function for each variant."""
 
     def __init__(self, algorithm: Algorithm[Any, Any], step: Step[StepBatchT, VariantT, OutputT]):
         self._algorithm, self._step = algorithm, step
-        self._functions: dict[VariantT, Callable[[StepBatchT, list[Tensor]], OutputT]] = {}
+        self._functions: dict[VariantT, CompiledFunction[OutputT]] = {}
         self._draws: dict[VariantT, list[Draw]] = {}
 
     def __call__(self, batch: StepBatchT, variant: VariantT) -> OutputT:
@@ -66,7 +86,6 @@ class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
         return [draw.take(self._algorithm.generator) for draw in self._draws[variant]]
 
     def _first_call(self, batch: StepBatchT, variant: VariantT) -> OutputT:
-        begin = time.perf_counter()
         # A run of the ordinary step tells which random numbers it draws. It is undone, so that a resumed run, which must
         # compile anew, takes the same steps as one that never stopped.
         recorder = Recorder(self._algorithm.generator)
@@ -77,11 +96,10 @@ class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
         def with_numbers(batch: StepBatchT, numbers: list[Tensor]) -> OutputT:
             return self._step(batch, variant, Tape(numbers))
 
-        function = torch.compile(with_numbers, fullgraph=True, dynamic=False)
-        with _compiler_settings():
-            outputs = function(batch, self._numbers(variant))
+        function = CompiledFunction(with_numbers)
+        outputs = function(batch, self._numbers(variant))
         self._functions[variant] = function
-        self._algorithm.compile_seconds += time.perf_counter() - begin
+        self._algorithm.compile_seconds += function.seconds
         return outputs
 
 

@@ -33,11 +33,7 @@ def gae(
     # at t+1 has nothing to pass on.
     carry_TN = gamma * gae_lambda * (~ended_TN & valid_TN).to(deltas_TN.dtype)
 
-    advantages_TN = torch.empty_like(deltas_TN)
-    advantages_TN[-1] = deltas_TN[-1]
-    for t in range(len(deltas_TN) - 2, -1, -1):
-        torch.addcmul(deltas_TN[t], carry_TN[t], advantages_TN[t + 1], out=advantages_TN[t])
-    return advantages_TN
+    return _recurrence(deltas_TN, carry_TN, bound=gamma * gae_lambda)
 
 
 def discounted_running_returns(
@@ -47,10 +43,25 @@ def discounted_running_returns(
 
     Invalid steps repeat the value before them. Returns ((T, N), the value to start the next rollout with (N,)).
     """
-    returns_TN = torch.empty_like(rewards_TN)
-    running_N = start_N
-    for t in range(len(rewards_TN)):
-        running_N = torch.where(valid_TN[t], gamma * running_N + rewards_TN[t], running_N)
-        returns_TN[t] = running_N
-        running_N = running_N.masked_fill(ended_TN[t], 0.0)
-    return returns_TN, running_N
+    before_TN = torch.cat([torch.zeros_like(ended_TN[:1]), ended_TN[:-1]])  # whether the step before was an end
+    factor_TN = torch.where(valid_TN, gamma, 1.0).masked_fill(before_TN, 0.0)
+    gain_TN = rewards_TN.masked_fill(~valid_TN, 0.0)
+    gain_TN[0] += factor_TN[0] * start_N
+    returns_TN = _recurrence(gain_TN.flip(0), factor_TN.flip(0)).flip(0)
+    return returns_TN, returns_TN[-1].masked_fill(ended_TN[-1], 0.0)
+
+
+def _recurrence(gains_TN: Tensor, factors_TN: Tensor, bound: float = 1.0) -> Tensor:
+    """x_t = g_t + f_t x_{t+1}, with x_T = 0, in log₂ T rounds over whole arrays instead of T small steps.
+
+    After the round with stride s, x_t holds the terms up to t + 2s. With |f| ≤ bound < 1 far terms vanish in float32.
+    """
+    x_TN, reach_TN = gains_TN, factors_TN
+    stride = 1
+    while stride < len(x_TN) and bound**stride > 1e-10:
+        near, far = reach_TN[:-stride], x_TN[stride:]
+        x_TN = torch.cat([torch.addcmul(x_TN[:-stride], near, far), x_TN[-stride:]])
+        # Beyond the last step there is nothing: only what reaches a step inside counts from here on.
+        reach_TN = torch.cat([near * reach_TN[stride:], torch.zeros_like(reach_TN[-stride:])])
+        stride *= 2
+    return x_TN

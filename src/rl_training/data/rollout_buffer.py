@@ -151,6 +151,18 @@ class RolloutBuffer:
         self.truncated[t].copy_(truncated)
         self._every_next_obs[t].copy_(next_obs)
 
+    def write_all(
+        self, obs: Tensor, actions: Tensor, rewards: Tensor, ended: Tensor, truncated: Tensor, next_obs: Tensor
+    ) -> None:
+        """Writes all steps (T, N, ...) at once; see `write`."""
+        assert isinstance(self.obs, Tensor), "no tensor environment has Dict observations"
+        self._every_next_obs = next_obs
+        self.obs.copy_(obs)
+        self.actions.copy_(actions)
+        self.rewards.copy_(rewards)
+        self.dones.copy_(ended)
+        self.truncated.copy_(truncated)
+
     def final_obs(self) -> tuple[ObsTensor, Tensor] | None:
         """The final observations (K, ...) of truncated episodes and their flat positions t·N + n (K,); None if there are none."""
         if self._every_next_obs is not None:

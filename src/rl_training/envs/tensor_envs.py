@@ -81,15 +81,26 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
 
         Fresh states are drawn for every environment and taken where an episode ended: cheaper than asking which did.
         """
-        states, rewards, terminated = self.dynamics.step(self.states, actions)
+        step, states, steps = self.advance(self.states, self.steps, actions, self.fresh_states())
+        self.states.copy_(states)
+        self.steps.copy_(steps)
+        return step
+
+    def fresh_states(self) -> Tensor:
+        """(N, S) first states of new episodes, drawn now."""
+        return self.dynamics.initial(self.states, self.generator)
+
+    def advance(
+        self, states: Tensor, steps: Tensor, actions: Tensor, fresh: Tensor
+    ) -> tuple[TensorStep, Tensor, Tensor]:
+        """What a step leads to, and the states (N, S) and step counts (N,) after it, without touching the environments."""
+        states, rewards, terminated = self.dynamics.step(states, actions)
         final_obs = self.dynamics.observe(states)
-        self.steps.add_(1)
-        truncated = self.steps >= self.limit
+        truncated = steps + 1 >= self.limit
         ended = terminated | truncated
-        fresh = self.dynamics.initial(self.states, self.generator)
-        torch.where(ended.unsqueeze(-1), fresh, states, out=self.states)
-        self.steps.masked_fill_(ended, 0)
-        return TensorStep(self.observe(), rewards, terminated, truncated, final_obs)
+        states = torch.where(ended.unsqueeze(-1), fresh, states)
+        steps = (steps + 1).masked_fill(ended, 0)
+        return TensorStep(self.dynamics.observe(states), rewards, terminated, truncated, final_obs), states, steps
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Starts fresh episodes everywhere. One seed gives the generator that all environments share."""

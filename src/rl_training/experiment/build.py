@@ -195,7 +195,13 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
         device=algorithm.device,
     )
     collector = rollout_collector(
-        stepper, algorithm.policy, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
+        stepper,
+        algorithm.policy,
+        buffer,
+        seed=config.seed,
+        device=algorithm.device,
+        timer=StageTimer(),
+        compiled=algorithm.compiled,
     )
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks)
 

@@ -18,6 +18,7 @@ from rl_training.policies.distributions import (
 from rl_training.policies.encoders import FlattenEncoder, Observation
 from rl_training.policies.networks import mlp, orthogonal_init_
 from rl_training.policies.normalization import ObservationNormalizer, RewardScaler
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError, SpaceError
 
 
@@ -144,7 +145,7 @@ class ActorCritic(nn.Module):
         return self.action_head(features), self.value_head(value_features).squeeze(-1)
 
     @torch.no_grad()
-    def act(self, obs: Observation, *, generator: torch.Generator | None = None, deterministic: bool = False) -> Tensor:
+    def act(self, obs: Observation, *, generator: RandomSource = None, deterministic: bool = False) -> Tensor:
         """Return actions in policy form, without gradient: a sample, or the mode when deterministic."""
         distribution = self.distribution(obs)
         return distribution.mode() if deterministic else distribution.sample(generator)

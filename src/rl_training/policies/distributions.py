@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rl_training.utils.draws import RandomSource, normal
+from rl_training.utils.draws import RandomSource, exponential, normal, uniform
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -31,7 +31,7 @@ class Distribution(ABC):
     """A batch of action distributions, one per leading index of the parameters."""
 
     @abstractmethod
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: RandomSource = None) -> Tensor:
         """Draw one action per batch element, in policy form and without gradient."""
 
     @abstractmethod
@@ -74,13 +74,13 @@ class Categorical(Distribution):
         """Probabilities of all choices, (B, n)."""
         return self.log_probs.exp()
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: RandomSource = None) -> Tensor:
         # argmax(p / e) with e ~ Exponential(1) is i with probability p_i; in logarithms no p_i underflows, and what the
         # logits lack to logarithms of probabilities is the same for all choices.
         with torch.no_grad():
-            noise = torch.empty_like(self.logits).exponential_(generator=generator)
+            noise = exponential(self.logits.shape, generator, self.logits.device, self.logits.dtype)
             # Exactly 0 may be drawn, and its -log would win against any probability, even 0.
-            noise.clamp_(min=torch.finfo(noise.dtype).tiny)
+            noise = noise.clamp(min=torch.finfo(noise.dtype).tiny)
             return (self.logits - noise.log_()).argmax(dim=-1)
 
     def mode(self) -> Tensor:
@@ -112,7 +112,7 @@ class MultiCategorical(Distribution):
         self.choices: Final = Categorical(padded)
         """All choices as one batch (B, k), padded to the largest number of options."""
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: RandomSource = None) -> Tensor:
         return self.choices.sample(generator)
 
     def mode(self) -> Tensor:
@@ -135,11 +135,11 @@ class Bernoulli(Distribution):
         """Build from the log-odds of a 1, (B, d)."""
         self.logits: Final = logits
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: RandomSource = None) -> Tensor:
         with torch.no_grad():
             probs = self.logits.sigmoid()
-            uniform = torch.rand(probs.shape, generator=generator, dtype=probs.dtype, device=probs.device)
-            return (uniform < probs).to(probs.dtype)
+            drawn = uniform(probs.shape, generator, probs.device, probs.dtype)
+            return (drawn < probs).to(probs.dtype)
 
     def mode(self) -> Tensor:
         return (self.logits > 0).to(self.logits.dtype)
@@ -174,7 +174,7 @@ class DiagGaussian(Distribution):
         noise = normal(mean.shape, generator, mean.device, mean.dtype)
         return mean + self.log_std.exp() * noise
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: RandomSource = None) -> Tensor:
         with torch.no_grad():
             return self.rsample(generator)
 
@@ -216,7 +216,7 @@ class SquashedGaussian(Distribution):
         u = self.gaussian.rsample(generator)
         return u.tanh(), self.gaussian.log_prob(u) - _tanh_log_det(u).sum(dim=-1)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: RandomSource = None) -> Tensor:
         with torch.no_grad():
             return self.rsample(generator)
 

@@ -22,7 +22,7 @@ from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
 class ActingPolicy(Protocol):
     """What acting needs of a policy."""
 
-    def act(self, obs: Any, *, generator: torch.Generator | None = None, deterministic: bool = False) -> Tensor: ...
+    def act(self, obs: Any, *, generator: Any = None, deterministic: bool = False) -> Tensor: ...
 
 
 def obs_to_torch(obs: Observation, device: torch.device) -> ObsTensor:

@@ -1,7 +1,7 @@
 """Rollouts that never leave the device: policy, environments, buffer and episode statistics meet there, and are read once.
 
 `TensorRolloutCollector._play` waits for nothing and writes only into tensors that exist before it starts, step by step at fixed
-places, so that a whole rollout can be recorded as a CUDA graph.
+places, so that a whole rollout can be recorded as a CUDA graph. Where updates are compiled, so is the step of a rollout.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from rl_training.algorithms.steps import CompiledFunction
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv
 from rl_training.runtime.collector import ActingPolicy, EpisodeStatistics, RolloutCollector
 from rl_training.runtime.throughput import StageTimer
+from rl_training.utils.draws import Draw, Recorder, Tape
 from rl_training.utils.spaces import Array
+
+_Stepped = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]
+"""What a step yields for the buffer and the statistics, then states, step counts and running sums after it."""
 
 
 class TensorEpisodeStatistics(EpisodeStatistics):
@@ -41,6 +46,16 @@ class TensorEpisodeStatistics(EpisodeStatistics):
         self._running[1].add_(1.0)
         self._history[:, t].copy_(self._running)
         self._running.masked_fill_(ended, 0.0)
+
+    @property
+    def running(self) -> Tensor:
+        """(2, N): returns and lengths of the episodes under way."""
+        return self._running
+
+    def write_all(self, history: Tensor, running: Tensor) -> None:
+        """Takes in a whole rollout: the sums (T, 2, N) after each step, and those (2, N) to go on with."""
+        self._history.copy_(history.transpose(0, 1))
+        self._running.copy_(running)
 
     def read(self, ended: Tensor) -> None:
         """Fetches what ended in the steps written, (T, N), in the order in which it did: the one wait of a rollout."""
@@ -88,9 +103,12 @@ class TensorRolloutCollector(RolloutCollector):
         seed: int,
         device: torch.device,
         timer: StageTimer,
+        compiled: bool = False,
     ):
         super().__init__(stepper, policy, buffer, seed=seed, device=device, timer=timer)
         assert isinstance(stepper.envs, TensorVectorEnv)
+        self._compiled = CompiledFunction(self._step) if compiled else None
+        self._draws: list[Draw] | None = None
         self.envs = stepper.envs
         self.statistics: TensorEpisodeStatistics = TensorEpisodeStatistics(stepper.num_envs, buffer.num_steps, device)
         self._env_form = _action_converter(self.envs.single_action_space, device)
@@ -99,7 +117,10 @@ class TensorRolloutCollector(RolloutCollector):
     def collect(self) -> tuple[RolloutBuffer, int]:
         buffer = self.buffer
         buffer.clear()
-        self._play()
+        if self._compiled is None:
+            self._play()
+        else:
+            self._play_compiled(self._compiled)
         with self.timer.stage("env"):  # on a GPU, whose work the stages before have only launched
             self.statistics.read(buffer.dones)
         buffer.position, buffer.last_obs = buffer.num_steps, self._last_obs
@@ -132,6 +153,48 @@ class TensorRolloutCollector(RolloutCollector):
             timer.add("buffer", clock() - stepped)
         self._last_obs.copy_(obs)
 
+    def _play_compiled(self, step: CompiledFunction[_Stepped]) -> None:
+        """One rollout of compiled steps, whose results are put into the buffer all at once."""
+        begin = time.perf_counter()
+        compiling, envs, statistics = step.seconds, self.envs, self.statistics
+        draws = self._policy_draws()
+        states, steps, running = envs.states, envs.steps, statistics.running
+        played: list[tuple[Tensor, ...]] = []
+        for _ in range(self.buffer.num_steps):
+            numbers = [draw.take(self.generator) for draw in draws]
+            results, states, steps, running = step(states, steps, running, numbers, envs.fresh_states())
+            played.append(results)
+        *fields, history = (torch.stack(column) for column in zip(*played))
+        self.buffer.write_all(*fields)
+        statistics.write_all(history, running)
+        envs.states.copy_(states)
+        envs.steps.copy_(steps)
+        self._last_obs.copy_(envs.observe())
+        compiling = step.seconds - compiling
+        self.timer.add("compile", compiling)
+        self.timer.add(
+            "env", time.perf_counter() - begin - compiling
+        )  # with inference and buffer: they are one function
+
+    def _step(self, states: Tensor, steps: Tensor, running: Tensor, numbers: list[Tensor], fresh: Tensor) -> _Stepped:
+        """Acts and steps once, as a function of everything that changes."""
+        obs = self.envs.dynamics.observe(states)
+        actions = self.policy.act(obs, generator=Tape(numbers))
+        step, states, steps = self.envs.advance(states, steps, self._env_form(actions), fresh)
+        ended = step.terminated | step.truncated
+        running = running + torch.stack((step.rewards, torch.ones_like(step.rewards)))
+        truncated = step.truncated & ~step.terminated
+        results = (obs, actions, step.rewards, ended, truncated, step.final_obs, running)
+        return results, states, steps, running.masked_fill(ended, 0.0)
+
+    def _policy_draws(self) -> list[Draw]:
+        """The random numbers that the policy asks for in each step."""
+        if self._draws is None:
+            recorder = Recorder(torch.Generator(self.device))  # one of its own: the run's stream must not move
+            self.policy.act(self._last_obs, generator=recorder)
+            self._draws = recorder.draws
+        return self._draws
+
     def state_dict(self) -> dict[str, Any]:
         self.stepper.obs = self._last_obs.cpu().numpy()  # the stepper was not asked to step
         return super().state_dict()
@@ -153,6 +216,7 @@ def rollout_collector(
     seed: int,
     device: torch.device,
     timer: StageTimer,
+    compiled: bool = False,
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
 
@@ -160,8 +224,9 @@ def rollout_collector(
     """
     envs = stepper.envs
     on_device = isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device
-    kind = TensorRolloutCollector if on_device else RolloutCollector
-    return kind(stepper, policy, buffer, seed=seed, device=device, timer=timer)
+    if on_device:
+        return TensorRolloutCollector(stepper, policy, buffer, seed=seed, device=device, timer=timer, compiled=compiled)
+    return RolloutCollector(stepper, policy, buffer, seed=seed, device=device, timer=timer)
 
 
 def _action_converter(space: spaces.Space[Any], device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["normal", "uniform", "permutation"]
+Kind = Literal["normal", "uniform", "exponential", "permutation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Draw:
             drawn = torch.randperm(*self.shape, generator=generator, device=source)
         elif self.kind == "normal":
             drawn = torch.randn(self.shape, generator=generator, device=source, dtype=self.dtype)
+        elif self.kind == "exponential":
+            drawn = torch.empty(self.shape, device=source, dtype=self.dtype).exponential_(generator=generator)
         else:
             drawn = torch.rand(self.shape, generator=generator, device=source, dtype=self.dtype)
         return drawn.to(self.device)
@@ -50,7 +52,7 @@ class Tape:
 class Recorder(Tape):
     """Draws from a generator and remembers what was asked for."""
 
-    def __init__(self, generator: torch.Generator):
+    def __init__(self, generator: torch.Generator | None):
         super().__init__(())
         self._generator = generator
         self.draws: list[Draw] = []
@@ -76,6 +78,13 @@ def uniform(
 ) -> Tensor:
     """Uniform numbers in [0, 1)."""
     return _take(Draw("uniform", tuple(shape), device, dtype), source)
+
+
+def exponential(
+    shape: Sequence[int], source: RandomSource, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Exponential numbers with mean 1; 0 may be among them."""
+    return _take(Draw("exponential", tuple(shape), device, dtype), source)
 
 
 def permutation(size: int, source: RandomSource, device: torch.device) -> Tensor:

@@ -1,0 +1,1 @@
+"""Speed of AxiomRL beside other libraries, on the same work in the same minutes: `make bench`."""

@@ -1,0 +1,230 @@
+"""AxiomRL through its ordinary API: a run folder, metrics.jsonl, TensorBoard, console lines and episode statistics all on."""
+
+# Libraries are imported inside the functions, because import time is one of the measurements.
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.common import (
+    COUNTING,
+    Result,
+    Work,
+    gae_inputs,
+    main,
+    seconds_of,
+    timed_calls,
+    transitions,
+    watch_for,
+)
+
+
+class NotSupported(Exception):
+    """This version of AxiomRL cannot do what was asked."""
+
+
+def import_library(work: Work) -> Result:
+    def load() -> None:
+        from rl_training import PPO  # noqa: F401  # loads torch and the whole agent
+
+    return {"values": {"seconds": seconds_of(load)}}
+
+
+def compile_setting(work: Work, known: set[str]) -> dict[str, Any]:
+    """The config key that says whether to compile, where this version has it."""
+    if "compile" not in known:
+        if work["compile"]:
+            raise NotSupported("this version has no config key `compile`")
+        return {}
+    return {"compile": bool(work["compile"])}
+
+
+def _count_steps(algorithm: Any) -> Callable[[], int]:
+    """Counts the steps of the algorithm's optimisers, which are not torch's. Compiled updates do not call them."""
+    count = 0
+
+    def counted(step: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            return step(*args, **kwargs)
+
+        return wrapper
+
+    for optimizer in algorithm.optimizers().values():
+        optimizer.step = counted(optimizer.step)
+    return lambda: count
+
+
+def _learn(work: Work, **hyperparams: Any) -> Result:
+    watch = watch_for(work)
+    import dataclasses
+
+    import rl_training
+    from rl_training import Callback, TrainConfig
+
+    class Ticks(Callback):
+        begin: dict[str, float] = {}
+        end: dict[str, float] = {}
+
+        def on_iteration_end(self, trainer: Any) -> None:
+            watch.on_start = lambda: self.begin.update(trainer.timer.seconds)
+            if watch.tick(trainer.global_step) and trainer.stop_reason is None:
+                self.end.update(trainer.timer.seconds)
+                trainer.stop("measured")
+
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    ticks = Ticks()
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(
+            algo=work["algo"],
+            env_id=work["env"],
+            num_envs=work["num_envs"],
+            num_threads=work["threads"],
+            total_timesteps=10_000_000,
+            output_dir=folder,
+            device="cpu",
+            policy={"hidden_sizes": work["hidden"], "activation": work["activation"]},  # type: ignore[arg-type]
+            hyperparams={"learning_rate": work["lr"], "gamma": work["gamma"], **hyperparams},
+            evaluation={"every": 0},  # type: ignore[arg-type]
+            checkpoint={"every": 0},  # type: ignore[arg-type]
+            **compile_setting(work, known),
+        )
+        agent = getattr(rl_training, work["algo"].upper())(config)
+        if COUNTING:
+            watch.count_updates = _count_steps(agent.algorithm)
+        agent.learn(callbacks=[ticks])
+        agent.close()
+    return watch.result(stages={name: ticks.end[name] - ticks.begin.get(name, 0.0) for name in ticks.end})
+
+
+def ppo(work: Work) -> Result:
+    return _learn(
+        work,
+        num_steps=work["num_steps"],
+        update_epochs=work["epochs"],
+        num_minibatches=work["num_envs"] * work["num_steps"] // work["minibatch"],
+        gae_lambda=work["gae_lambda"],
+        clip_coef=work["clip"],
+        ent_coef=work["ent_coef"],
+        vf_coef=work["vf_coef"],
+        max_grad_norm=work["max_grad_norm"],
+    )
+
+
+def _replay(work: Work) -> dict[str, Any]:
+    return {
+        "buffer_size": work["buffer"],
+        "batch_size": work["batch"],
+        "learning_starts": work["learning_starts"],
+        "train_frequency": 1,
+        "gradient_steps": 1,
+    }
+
+
+def dqn(work: Work) -> Result:
+    return _learn(
+        work,
+        **_replay(work),
+        target_update_interval=work["target_every"],
+        epsilon=work["epsilon"],
+        max_grad_norm=work["max_grad_norm"],
+    )
+
+
+def sac(work: Work) -> Result:
+    return _learn(work, **_replay(work), tau=work["tau"])
+
+
+def td3(work: Work) -> Result:
+    return _learn(
+        work,
+        **_replay(work),
+        tau=work["tau"],
+        policy_delay=work["policy_delay"],
+        target_noise=work["target_noise"],
+        target_noise_clip=work["target_noise_clip"],
+        exploration_noise=work["exploration_noise"],
+    )
+
+
+def _fill(buffer: Any, work: Work, steps: int) -> None:
+    import torch
+
+    num_envs = buffer.num_envs
+    inside, valid = torch.zeros(num_envs, dtype=torch.bool), torch.ones(num_envs, dtype=torch.bool)
+    for obs, actions, rewards, next_obs, truncated in transitions(work, steps // num_envs, num_envs):
+        buffer.add(
+            obs=torch.from_numpy(obs),
+            actions=torch.from_numpy(actions),
+            rewards=torch.from_numpy(rewards),
+            next_obs=torch.from_numpy(next_obs),
+            terminated=inside,
+            truncated=torch.from_numpy(truncated),
+            valid=valid,
+        )
+
+
+def replay_sample(work: Work) -> Result:
+    from rl_training.data.replay_buffer import ReplayBuffer
+
+    buffer = ReplayBuffer(work["capacity"], 1, (work["obs"],), (work["action"],))
+    _fill(buffer, work, work["filled"])
+    rate = timed_calls(lambda: buffer.sample(work["batch"]), work["repeats"])
+    return {"values": {"batches_per_second": rate}}
+
+
+def replay_memory(work: Work) -> Result:
+    from benchmarks.replay_memory import our_bytes
+
+    shapes = work["shapes"].items()
+    return {"values": {name: our_bytes(obs, action, work["capacity"]) for name, (obs, action) in shapes}}
+
+
+def gae(work: Work) -> Result:
+    import torch
+
+    from rl_training.data.returns import gae as advantages
+
+    data = {name: torch.from_numpy(array) for name, array in gae_inputs(work).items()}
+    rewards, values, ended = data["rewards"], data["values"], data["ended"]
+    next_values = torch.cat([values[1:], data["last_values"][None]])
+    valid = torch.ones_like(ended)
+    rate = timed_calls(
+        lambda: advantages(rewards, values, next_values, ended, ended, valid, work["gamma"], work["gae_lambda"]),
+        work["repeats"],
+    )
+    return {"values": {"calls_per_second": rate}}
+
+
+def checkpoint(work: Work) -> Result:
+    from rl_training.data.replay_buffer import ReplayBuffer
+    from rl_training.experiment.checkpoint import CheckpointStore
+    from rl_training.experiment.replay_segments import INFO, ReplaySegments, load_replay, saved_replay
+
+    def make() -> ReplayBuffer:
+        return ReplayBuffer(work["capacity"], 10, (work["obs"],), (work["action"],))
+
+    buffer = make()
+    _fill(buffer, work, work["filled"])
+    with tempfile.TemporaryDirectory() as folder:
+        store, segments = CheckpointStore(Path(folder), keep=3), ReplaySegments(Path(folder))
+
+        def save(step: int) -> None:  # the replay part of a run's checkpoint, checksums and fsync included
+            listed: Any = segments.save(buffer)
+            store.save(step, {"replay": {"head": buffer.head_state()}}, {INFO: listed})
+
+        first = seconds_of(lambda: save(1))
+        _fill(buffer, work, work["new_steps"])
+        second = seconds_of(lambda: save(2))
+        loaded = make()
+        load = seconds_of(lambda: load_replay(saved_replay(store.load_latest(verify=segments.verify)[0]), loaded))
+        assert len(loaded) == work["filled"]
+    return {"values": {"first_save": first, "second_save": second, "load": load}}
+
+
+if __name__ == "__main__":
+    functions = [import_library, ppo, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
+    main({**{function.__name__: function for function in functions}, "startup": ppo})

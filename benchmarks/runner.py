@@ -1,0 +1,112 @@
+"""Runs one case: every library in turn, round after round, each measurement in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import NOT_MEASURED, Case
+from benchmarks.environments import ROOT
+
+TIMEOUT = 900
+MARK = "BENCH "
+"""Begins the line with the result; libraries print lines of their own."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way to run one library."""
+
+    library: str
+    threads: int
+    compiled: bool = False
+
+    @property
+    def name(self) -> str:
+        """The library, and which of our variants; the number of threads is a choice within it."""
+        return f"{self.library} compiled" if self.compiled else self.library
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+class MeasurementError(Exception):
+    """A peer script did not deliver a result."""
+
+
+def entries(case: Case, peers: Iterable[str], *, compiled: bool, quick: bool) -> list[Entry]:
+    """Who takes part, in the order of each round: ours first, then the peers that can do the case."""
+    threads = (1,) if quick else case.threads
+    found = [Entry("ours", count) for count in threads]
+    if compiled and case.compiles:
+        found += [Entry("ours", count, compiled=True) for count in threads]
+    able = [peer for peer in peers if (peer, case.name) not in NOT_MEASURED]
+    return found + [Entry(peer, count) for peer in able for count in threads]
+
+
+def measure(entry: Entry, python: Path, work: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of one fresh process."""
+    text = json.dumps({**work, "threads": entry.threads, "compile": entry.compiled})
+    threads = {name: str(entry.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        # A folder of its own: some libraries leave files wherever they are.
+        environment = {**os.environ, **threads, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        environment["BENCH_STARTED"] = str(time.time())
+        try:
+            done = subprocess.run(
+                [str(python), "-m", f"benchmarks.peers.{entry.library}", text],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+            )
+        except subprocess.TimeoutExpired:
+            raise MeasurementError(f"took longer than {TIMEOUT} s") from None
+    results = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode != 0 or not results:
+        raise MeasurementError(failure(done.stderr, done.returncode))
+    return dict(json.loads(results[-1].removeprefix(MARK)))
+
+
+def failure(stderr: str, code: int) -> str:
+    """The last line that a failed script wrote."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"exit code {code}")[:300]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All measurements of a case."""
+
+    results: Mapping[Entry, list[dict[str, Any]]]
+    """One per round; entries that failed once are left out."""
+    failed: Mapping[Entry, str]
+
+
+def run_case(case: Case, taking_part: list[Entry], pythons: Mapping[str, Path], rounds: int, *, quick: bool) -> Outcome:
+    """Alternates between the entries for `rounds` rounds."""
+    results: dict[Entry, list[dict[str, Any]]] = {entry: [] for entry in taking_part}
+    failed: dict[Entry, str] = {}
+    for number in range(rounds):
+        for entry in taking_part:
+            if entry in failed:
+                continue
+            begin = time.monotonic()
+            try:
+                result = measure(entry, pythons[entry.library], case.work_for(quick=quick))
+            except MeasurementError as error:
+                failed[entry] = str(error)
+                print(f"  {entry}: failed: {error}", flush=True)
+                continue
+            results[entry].append(result)
+            numbers = ", ".join(f"{name} {value:,.6g}" for name, value in result["values"].items())
+            print(f"  {number + 1}/{rounds} {entry}: {numbers}  [{time.monotonic() - begin:.0f} s]", flush=True)
+    return Outcome({entry: found for entry, found in results.items() if entry not in failed}, failed)

@@ -1,0 +1,8 @@
+"""The harness lies beside the package, not in it."""
+
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).parents[2])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
