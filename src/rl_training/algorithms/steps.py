@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import time
+import types
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +28,8 @@ VariantT = TypeVar("VariantT", bound=Hashable)
 OutputT = TypeVar("OutputT")
 Step = Callable[[StepBatchT, VariantT, RandomSource], OutputT]
 RunStep = Callable[[StepBatchT, VariantT], OutputT]
+
+_numbering = itertools.count()
 
 WARM_UP_CALLS = 3
 """Calls that run as ordinary updates before a recording, so that libraries have allocated what they keep."""
@@ -53,9 +57,16 @@ class CompiledFunction(Generic[OutputT]):
     """A function of tensors, gradients inside it included, compiled as a whole at its first call. Shapes may not change."""
 
     def __init__(self, function: Callable[..., OutputT]):
-        self._function = torch.compile(
-            function, fullgraph=True, dynamic=False, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        )
+        def call(*args: Any) -> OutputT:
+            return function(*args)
+
+        # torch asks before each call whether everything is still as it was when it compiled, weight by weight, which costs as
+        # much as a small update. Nothing here changes but the numbers, so it need not ask; but then it must not
+        # mistake one function for another either, and it tells them apart by their code objects.
+        code = call.__code__.replace(co_name=f"compiled_{next(_numbering)}")
+        own = types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+        ask_nothing: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        self._function: Callable[..., OutputT] = torch.compile(own, fullgraph=True, dynamic=False, options=ask_nothing)
         self.seconds = 0.0
         """How long compiling took; 0 before the first call."""
 

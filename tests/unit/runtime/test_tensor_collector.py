@@ -20,6 +20,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv, make_tensor_env
 from rl_training.experiment.checkpoint import read_checkpoint
+from rl_training.experiment.compiler import compiling_problem
 from rl_training.experiment.runner import resume_run, start_run
 from rl_training.experiment.snapshot import RESUME_IGNORES
 from rl_training.policies.actor_critic import ActorCritic
@@ -98,6 +99,32 @@ def test_a_rollout_starts_where_the_last_one_stopped() -> None:
     assert collector.collect()[0].obs[:, 0, 0].tolist() == [0, 1, 2]
     assert collector.collect()[0].obs[:, 0, 0].tolist() == [3, 4, 0]
     assert list(collector.statistics.returns) == [15.0]
+
+
+@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+def test_compiled_rollouts_are_the_same_within_rounding() -> None:
+    collectors = []
+    for compiled in (False, True):
+        envs = make_tensor_env("CartPole-v1", 3, max_episode_steps=20)
+        torch.manual_seed(0)
+        policy = ActorCritic(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
+        buffer = RolloutBuffer(80, 3, (4,), (), action_dtype=torch.int64)
+        collector = rollout_collector(
+            EnvStepper(envs), policy, buffer, seed=1, device=CPU, timer=StageTimer(), compiled=compiled
+        )
+        collector.reset()
+        collectors.append(collector)
+    for _ in range(2):
+        (plain, steps), (compiled, same_steps) = (collector.collect() for collector in collectors)
+        assert steps == same_steps == 240 and plain.truncated.any() and (plain.dones & ~plain.truncated).any()
+        for column in COLUMNS:
+            torch.testing.assert_close(getattr(compiled, column), getattr(plain, column), msg=column)
+        for ours, theirs in zip(compiled.final_obs(), plain.final_obs()):
+            torch.testing.assert_close(ours, theirs)
+    first, second = (through_codec(collector.state_dict()) for collector in collectors)
+    assert differing_paths(first["statistics"], second["statistics"]) == []
+    assert differing_paths(first["generator"], second["generator"]) == []
+    assert "compile" in collectors[1].timer.seconds
 
 
 @pytest.mark.parametrize("per_rollout", [1, 7, 150])
