@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import time
-import types
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -28,8 +26,6 @@ VariantT = TypeVar("VariantT", bound=Hashable)
 OutputT = TypeVar("OutputT")
 Step = Callable[[StepBatchT, VariantT, RandomSource], OutputT]
 RunStep = Callable[[StepBatchT, VariantT], OutputT]
-
-_numbering = itertools.count()
 
 WARM_UP_CALLS = 3
 """Calls that run as ordinary updates before a recording, so that libraries have allocated what they keep."""
@@ -57,27 +53,33 @@ class CompiledFunction(Generic[OutputT]):
     """A function of tensors, gradients inside it included, compiled as a whole at its first call. Shapes may not change."""
 
     def __init__(self, function: Callable[..., OutputT]):
-        def call(*args: Any) -> OutputT:
-            return function(*args)
-
-        # torch asks before each call whether everything is still as it was when it compiled, weight by weight, which costs as
-        # much as a small update. Nothing here changes but the numbers, so it need not ask; but then it must not
-        # mistake one function for another either, and it tells them apart by their code objects.
-        code = call.__code__.replace(co_name=f"compiled_{next(_numbering)}")
-        own = types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
-        ask_nothing: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        self._function: Callable[..., OutputT] = torch.compile(own, fullgraph=True, dynamic=False, options=ask_nothing)
+        self._function, self._compiled = function, False
         self.seconds = 0.0
-        """How long compiling took; 0 before the first call."""
+        """How long compiling took."""
 
     def __call__(self, *args: Any) -> OutputT:
-        if self.seconds:
-            return self._function(*args)
-        begin = time.perf_counter()
-        with _compiler_settings():
-            outputs = self._function(*args)
-        self.seconds = time.perf_counter() - begin
-        return outputs
+        if not self._compiled:
+            begin = time.perf_counter()
+            self._function, self._compiled = _compile(self._function, args), True
+            self.seconds = time.perf_counter() - begin
+        return self._function(*args)
+
+
+def _compile(function: Callable[..., OutputT], args: tuple[Any, ...]) -> Callable[..., OutputT]:
+    from torch._dynamo import config as tracing
+    from torch._inductor import config as code
+
+    def call(*args: Any) -> OutputT:
+        return function(*args)
+
+    # An ordinary compiled function asks before each call whether everything is as it was, weight by weight, which costs as
+    # much as a small update. Here nothing changes but the numbers: compiled ahead for these arguments, it is called bare.
+    ask_nothing: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+    # Gradients inside the function, and the random numbers (of dropout) that the function itself would draw.
+    with tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(fallback_random=True):
+        compiled: Any = torch.compile(call, fullgraph=True, dynamic=False, options=ask_nothing)
+        bare: Callable[..., OutputT] = compiled.aot_compile((args, {})).fn
+    return bare
 
 
 class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
@@ -163,16 +165,6 @@ def _undone(algorithm: Algorithm[Any, Any]) -> Iterator[None]:
     algorithm.policy.load_state_dict(policy)
     algorithm.load_state_dict(state)
     torch.random.set_rng_state(global_stream)
-
-
-@contextmanager
-def _compiler_settings() -> Iterator[None]:
-    from torch._dynamo import config as tracing
-    from torch._inductor import config as code
-
-    # Gradients inside the function, and the random numbers (of dropout) that the ordinary step would draw.
-    with tracing.patch(trace_autograd_ops=True), code.patch(fallback_random=True):
-        yield
 
 
 def _batch_fields(batch: Any) -> dict[str, Any]:
