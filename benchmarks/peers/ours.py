@@ -41,6 +41,15 @@ def compile_setting(work: Work, known: set[str]) -> dict[str, Any]:
     return {"compile": bool(work["compile"])}
 
 
+def env_setting(work: Work) -> dict[str, Any]:
+    """Compiled rollouts need environments made of tensors; without compiling these gain nothing at so few environments."""
+    return (
+        {"env": {"backend": "tensor"}}
+        if work["compile"] and work["env"] == "CartPole-v1" and work["algo"] == "ppo"
+        else {}
+    )
+
+
 def _count_steps(algorithm: Any) -> Callable[[], int]:
     """Counts the steps of the algorithm's optimisers, which are not torch's. Compiled updates do not call them."""
     count = 0
@@ -91,6 +100,7 @@ def _learn(work: Work, **hyperparams: Any) -> Result:
             evaluation={"every": 0},  # type: ignore[arg-type]
             checkpoint={"every": 0},  # type: ignore[arg-type]
             **compile_setting(work, known),
+            **env_setting(work),
         )
         agent = getattr(rl_training, work["algo"].upper())(config)
         if COUNTING:
