@@ -20,7 +20,6 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv
 from rl_training.runtime.collector import ActingPolicy, EpisodeStatistics, RolloutCollector
-from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.draws import Draw, Recorder, Tape
 from rl_training.utils.spaces import Array
 
@@ -95,23 +94,17 @@ class TensorRolloutCollector(RolloutCollector):
     """Fills a RolloutBuffer from environments that live on the policy's device."""
 
     def __init__(
-        self,
-        stepper: EnvStepper,
-        policy: ActingPolicy,
-        buffer: RolloutBuffer,
-        *,
-        seed: int,
-        device: torch.device,
-        timer: StageTimer,
-        compiled: bool = False,
+        self, stepper: EnvStepper, policy: ActingPolicy, buffer: RolloutBuffer, *, compiled: bool = False, **common: Any
     ):
-        super().__init__(stepper, policy, buffer, seed=seed, device=device, timer=timer)
+        super().__init__(stepper, policy, buffer, **common)
         assert isinstance(stepper.envs, TensorVectorEnv)
         self._compiled = CompiledFunction(self._step) if compiled else None
         self._draws: list[Draw] | None = None
         self.envs = stepper.envs
-        self.statistics: TensorEpisodeStatistics = TensorEpisodeStatistics(stepper.num_envs, buffer.num_steps, device)
-        self._env_form = _action_converter(self.envs.single_action_space, device)
+        self.statistics: TensorEpisodeStatistics = TensorEpisodeStatistics(
+            stepper.num_envs, buffer.num_steps, self.device
+        )
+        self._env_form = _action_converter(self.envs.single_action_space, self.device)
         self._last_obs = self.envs.observe().clone()
 
     def collect(self) -> tuple[RolloutBuffer, int]:
@@ -209,24 +202,16 @@ class TensorRolloutCollector(RolloutCollector):
 
 
 def rollout_collector(
-    stepper: EnvStepper,
-    policy: ActingPolicy,
-    buffer: RolloutBuffer,
-    *,
-    seed: int,
-    device: torch.device,
-    timer: StageTimer,
-    compiled: bool = False,
+    stepper: EnvStepper, policy: ActingPolicy, buffer: RolloutBuffer, *, compiled: bool = False, **common: Any
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
 
-    A wrapped tensor environment goes through NumPy, because wrappers change what it says.
+    A wrapped tensor environment goes through NumPy, because wrappers change what it says. `common` is what every collector takes.
     """
     envs = stepper.envs
-    on_device = isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device
-    if on_device:
-        return TensorRolloutCollector(stepper, policy, buffer, seed=seed, device=device, timer=timer, compiled=compiled)
-    return RolloutCollector(stepper, policy, buffer, seed=seed, device=device, timer=timer)
+    if isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
+        return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
+    return RolloutCollector(stepper, policy, buffer, **common)
 
 
 def _action_converter(space: spaces.Space[Any], device: torch.device) -> Callable[[Tensor], Tensor]:
