@@ -31,7 +31,6 @@ UNMEASURED = {
     "dqn/mountaincar",
     *(f"{variant}_dqn/cartpole" for variant in ("dueling", "noisy", "nstep", "prioritized", "qr")),
     *("c51/cartpole", "iqn/cartpole", "rainbow/cartpole", "rainbow/lunarlander"),
-    "droq/pendulum",
     *(
         f"{algo}/{env}"
         for algo in ("sac", "td3")
@@ -77,6 +76,7 @@ TARGETS = {
     "sac/hopper": 1500,
     "crossq/pendulum": -200,
     "redq/pendulum": -200,
+    "droq/pendulum": -200,
     "td3/pendulum": -200,
     "sac/pendulum": -200,
     "tqc/pendulum": -200,
