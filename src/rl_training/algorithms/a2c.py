@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,11 +9,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.on_policy import OnPolicyAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import FlatOptimizer, RMSpropTF, StepReport
-from rl_training.algorithms.steps import step_runner
+from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
+from rl_training.algorithms.optimizers import RMSpropTF
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
@@ -60,7 +57,7 @@ def a2c_loss(
     }
 
 
-class A2C(OnPolicyAlgorithm[A2CConfig]):
+class A2C(OneLossAlgorithm[A2CConfig]):
     """One policy-gradient step on each short rollout."""
 
     config_class = A2CConfig
@@ -75,10 +72,6 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
             max_grad_norm=self.config.max_grad_norm,
         )
         self._ent_coef = torch.zeros((), device=self.device)  # a compiled step would repeat a number for ever
-        self._run_step = step_runner(self, self._step)
-
-    def optimizers(self) -> Mapping[str, FlatOptimizer]:
-        return {"policy": self.optimizer}
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         learning_rate = schedule_value(self.config.learning_rate, progress)
@@ -87,14 +80,9 @@ class A2C(OnPolicyAlgorithm[A2CConfig]):
 
         self._ent_coef.fill_(ent_coef)
         (batch,) = rollout.minibatches(1, self.generator)
-        usual_size = rollout.num_steps * rollout.num_envs
-        report = (self._run_step if len(batch.advantages) == usual_size else self._step)(batch, None)
+        report = self._learn(batch, usual_size=rollout.num_steps * rollout.num_envs)
         self.optimizer.raise_if_nonfinite()
         return {**report.metrics(), **as_metrics(learning_rate=learning_rate, ent_coef=ent_coef)}
-
-    def _step(self, batch: RolloutMinibatch, variant: None = None, random: RandomSource = None) -> StepReport:
-        losses = self._compute_losses(batch)
-        return self.optimizer.step(losses["loss"], losses)
 
     def _compute_losses(self, batch: RolloutMinibatch) -> Metrics:
         distribution, new_values = self.policy(batch.obs)

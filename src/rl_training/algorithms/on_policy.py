@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
+from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
+from rl_training.algorithms.steps import step_runner
 from rl_training.data.returns import discounted_running_returns
-from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import check_fields
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 
 
@@ -140,6 +144,33 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         super().load_state_dict(state)
         running = state["running_returns"]
         self._running_returns = None if running is None else running.to(self.device)
+
+
+class OneLossAlgorithm(OnPolicyAlgorithm[OnPolicyConfigT]):
+    """Trains actor and critic together on one loss of each minibatch. A subclass makes the optimiser."""
+
+    optimizer: FlatOptimizer
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._run_step = step_runner(self, self._step)
+
+    def optimizers(self) -> Mapping[str, FlatOptimizer]:
+        return {"policy": self.optimizer}
+
+    def _learn(self, minibatch: RolloutMinibatch, usual_size: int) -> StepReport:
+        """One gradient step. Only minibatches of the usual size are compiled or recorded; invalid steps make others."""
+        if len(minibatch.advantages) == usual_size:
+            return self._run_step(minibatch, None)
+        return self._step(minibatch, None, self.generator)
+
+    def _step(self, minibatch: RolloutMinibatch, variant: None, random: RandomSource) -> StepReport:
+        losses = self._compute_losses(minibatch)
+        return self.optimizer.step(losses["loss"], losses)
+
+    @abstractmethod
+    def _compute_losses(self, minibatch: RolloutMinibatch) -> Metrics:
+        """`loss`, and what else is worth reporting, all ()."""
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:

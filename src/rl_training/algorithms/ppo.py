@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import MetricMeans, Metrics
-from rl_training.algorithms.on_policy import OnPolicyAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport
-from rl_training.algorithms.steps import step_runner
+from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
+from rl_training.algorithms.optimizers import Adam
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
@@ -88,7 +86,7 @@ def ppo_loss(
     }
 
 
-class PPO(OnPolicyAlgorithm[PPOConfig]):
+class PPO(OneLossAlgorithm[PPOConfig]):
     """Several epochs of clipped policy gradient on each rollout."""
 
     config_class = PPOConfig
@@ -104,7 +102,6 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
         )
         # Tensors, because a recorded or compiled step would repeat a number for ever.
         self._clip_coef, self._ent_coef = torch.zeros(2, device=self.device)
-        self._run_step = step_runner(self, self._step)
 
     @classmethod
     def check_config(cls, config: PPOConfig, num_envs: int) -> None:
@@ -117,9 +114,6 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
     @classmethod
     def updates_per_rollout(cls, config: PPOConfig) -> int:
         return config.update_epochs * config.num_minibatches
-
-    def optimizers(self) -> Mapping[str, FlatOptimizer]:
-        return {"policy": self.optimizer}
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         config = self.config
@@ -137,8 +131,7 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
                 self._preprocess_batch(rollout, update_logprobs=False)
             epoch_means = MetricMeans()
             for minibatch in rollout.minibatches(config.num_minibatches, self.generator):
-                run = self._run_step if len(minibatch.advantages) == usual_size else self._step
-                report = run(minibatch, None)
+                report = self._learn(minibatch, usual_size)
                 means.add(report)
                 epoch_means.add(report)
             epochs += 1
@@ -148,10 +141,6 @@ class PPO(OnPolicyAlgorithm[PPOConfig]):
         self.optimizer.raise_if_nonfinite()
         settings = as_metrics(learning_rate=learning_rate, clip_coef=clip_coef, ent_coef=ent_coef, epochs=epochs)
         return {**means.means(), **settings}
-
-    def _step(self, minibatch: RolloutMinibatch, variant: None = None, random: RandomSource = None) -> StepReport:
-        losses = self._compute_losses(minibatch)
-        return self.optimizer.step(losses["loss"], losses)
 
     def _compute_losses(self, minibatch: RolloutMinibatch) -> Metrics:
         advantages = minibatch.advantages
