@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from helpers.envs import Ending
-from rl_training.envs.tensor_dynamics import Dynamics
+from rl_training.envs.classic_dynamics import Dynamics
 from rl_training.envs.tensor_envs import TensorVectorEnv
 
 Script = tuple[tuple[int, Ending], ...]
@@ -24,17 +24,14 @@ class Counting(Dynamics):
     lengths: Any = None
     terminates: Any = None
 
-    state_size = 2
+    initial = ((0.0, 0.0), (0.0, 0.0))
     observation_space = spaces.Box(0.0, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(3)
 
     def __post_init__(self) -> None:
         """Not a config: nothing to check."""
 
-    def initial(self, states: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.stack((torch.zeros_like(states[:, 0]), states[:, 1] + 1), dim=-1)
-
-    def step(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, xp: Any, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         states = states + torch.tensor([1.0, 0.0])
         at_end = states[:, 0] == per_episode(self.lengths, states)
         return states, states[:, 0].clone(), at_end & per_episode(self.terminates, states)
@@ -69,6 +66,9 @@ def tensor_counters(*scripts: Script) -> TensorVectorEnv:
 
 class CountingEnvs(TensorVectorEnv):
     """Seeding starts the story again with episode 0."""
+
+    def fresh_states(self) -> Tensor:
+        return torch.stack((torch.zeros_like(self.states[:, 0]), self.states[:, 1] + 1), dim=-1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if seed is not None:

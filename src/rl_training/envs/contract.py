@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rl_training.envs.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
 from rl_training.utils.errors import UserError
 from rl_training.utils.seeding import derive_seed
@@ -117,7 +118,8 @@ class EnvStepper:
         self.envs.close()
 
     def _env_seeds(self, seed: int) -> Any:
-        if hasattr(self.envs.unwrapped, "env_fns"):
+        base = self.envs.unwrapped
+        if hasattr(base, "env_fns") or isinstance(base, ArrayVectorEnv):
             return [derive_seed(seed, "env", index) for index in range(self.num_envs)]
         return derive_seed(seed, "env")  # native vector environments have one generator and take one seed
 

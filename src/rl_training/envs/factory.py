@@ -13,7 +13,9 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from rl_training.envs.array_envs import make_array_env
 from rl_training.envs.async_env import AsyncEnvs
+from rl_training.envs.classic_dynamics import DYNAMICS
 from rl_training.envs.config import EnvConfig
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.utils.errors import EnvCreationError
@@ -135,6 +137,10 @@ def _make_by_id(env_id: str, max_episode_steps: int | None, kwargs: dict[str, An
 
 
 def _make_native(cfg: HasEnvSettings, count: int, custom: object) -> VectorEnv[Any, Any, Any]:
+    if custom is None and cfg.env_id in DYNAMICS:
+        return make_array_env(
+            cfg.env_id, count, kwargs=dict(cfg.env.kwargs), max_episode_steps=cfg.env.max_episode_steps
+        )
     spec = None if custom is not None else _check_known(cfg.env_id)
     if spec is None or spec.vector_entry_point is None:
         raise EnvCreationError(

@@ -1,7 +1,7 @@
 """Batched environments as torch tensors, on any device: all environments step at once, and nothing waits for the device.
 
-The only modules of `envs/` that import torch are this one and `tensor_dynamics`; they are imported when a config says
-`env.backend: tensor`, and never by worker processes.
+The only module of `envs/` that imports torch is this one; it is imported when a config says `env.backend: tensor`, and never by
+worker processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -17,9 +16,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from rl_training.envs.tensor_dynamics import DYNAMICS, Dynamics
-from rl_training.utils.coerce import build_dataclass
-from rl_training.utils.errors import ConfigError, EnvCreationError, UserError
+from rl_training.envs.array_envs import classic_dynamics, time_limit
+from rl_training.envs.classic_dynamics import DYNAMICS, Dynamics
+from rl_training.utils.errors import EnvCreationError, UserError
 from rl_training.utils.spaces import Array
 
 
@@ -66,14 +65,20 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = dynamics.observation_space, dynamics.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.states = torch.zeros((num_envs, dynamics.state_size), dtype=dtype, device=self.device)
+        self._low, high = torch.tensor(dynamics.initial, dtype=dtype, device=self.device).T
+        self._width = high - self._low
+        self.states = torch.zeros((num_envs, len(dynamics.initial)), dtype=dtype, device=self.device)
         self.steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
         self.generator = torch.Generator(device=self.device)
         self.reset()
 
     def observe(self) -> Tensor:
         """(N, ...) float32 observations of the current states."""
-        return self.dynamics.observe(self.states)
+        return self.observations(self.states)
+
+    def observations(self, states: Tensor) -> Tensor:
+        """(N, ...) float32 observations of states (N, S), with memory of their own."""
+        return self.dynamics.observe(torch, states).to(torch.float32, copy=True)
 
     @torch.no_grad()
     def step_tensors(self, actions: Tensor) -> TensorStep:
@@ -88,19 +93,20 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
 
     def fresh_states(self) -> Tensor:
         """(N, S) first states of new episodes, drawn now."""
-        return self.dynamics.initial(self.states, self.generator)
+        drawn = torch.rand(self.states.shape, generator=self.generator, dtype=self.states.dtype, device=self.device)
+        return drawn.mul_(self._width).add_(self._low)
 
     def advance(
         self, states: Tensor, steps: Tensor, actions: Tensor, fresh: Tensor
     ) -> tuple[TensorStep, Tensor, Tensor]:
         """What a step leads to, and the states (N, S) and step counts (N,) after it, without touching the environments."""
-        states, rewards, terminated = self.dynamics.step(states, actions)
-        final_obs = self.dynamics.observe(states)
+        states, rewards, terminated = self.dynamics.step(torch, states, actions)
+        final_obs = self.observations(states)
         truncated = steps + 1 >= self.limit
         ended = terminated | truncated
         states = torch.where(ended.unsqueeze(-1), fresh, states)
         steps = (steps + 1).masked_fill(ended, 0)
-        return TensorStep(self.dynamics.observe(states), rewards, terminated, truncated, final_obs), states, steps
+        return TensorStep(self.observations(states), rewards, terminated, truncated, final_obs), states, steps
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Starts fresh episodes everywhere. One seed gives the generator that all environments share."""
@@ -110,7 +116,7 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
             )
         if seed is not None:
             self.generator.manual_seed(seed)
-        self.states.copy_(self.dynamics.initial(self.states, self.generator))
+        self.states.copy_(self.fresh_states())
         self.steps.zero_()
         return _array(self.observe()), {}
 
@@ -160,16 +166,8 @@ def make_tensor_env(
             f"environment {env_id!r} has no tensor version; env.backend=tensor has {', '.join(DYNAMICS)}.\n"
             "Use env.backend=sync or env.backend=async for any other."
         )
-    try:
-        dynamics = build_dataclass(DYNAMICS[env_id], kwargs or {}, "env.kwargs")
-    except ConfigError as error:
-        raise EnvCreationError(
-            f"environment {env_id!r} could not be made with env.backend=tensor: {error}.\n"
-            "Leave it out, or use env.backend=sync, which takes every argument of the Gymnasium environment."
-        ) from error
-    limit = max_episode_steps or gym.spec(env_id).max_episode_steps
-    assert limit is not None, "each of these has a time limit in Gymnasium"
-    return TensorVectorEnv(dynamics, num_envs, limit, device=device, dtype=dtype)
+    dynamics = classic_dynamics(env_id, kwargs, "tensor")
+    return TensorVectorEnv(dynamics, num_envs, time_limit(env_id, max_episode_steps), device=device, dtype=dtype)
 
 
 def _array(tensor: Tensor) -> Array:

@@ -171,7 +171,7 @@ class TensorRolloutCollector(RolloutCollector):
 
     def _step(self, states: Tensor, steps: Tensor, running: Tensor, numbers: list[Tensor], fresh: Tensor) -> _Stepped:
         """Acts and steps once, as a function of everything that changes."""
-        obs = self.envs.dynamics.observe(states)
+        obs = self.envs.observations(states)
         actions = self.policy.act(obs, generator=Tape(numbers))
         step, states, steps = self.envs.advance(states, steps, self._env_form(actions), fresh)
         ended = step.terminated | step.truncated

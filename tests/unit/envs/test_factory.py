@@ -55,7 +55,7 @@ def test_the_config_chooses_the_autoreset_mode(setting: str, mode: AutoresetMode
 
 
 def test_the_native_backend_uses_the_environments_own_vector_version() -> None:
-    envs = make(backend="native", num_envs=3)
+    envs = make("CartPole-v0", backend="native", num_envs=3)
     assert type(envs.unwrapped).__name__ == "CartPoleVectorEnv"
     assert envs.reset(seed=0)[0].shape == (3, 4)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
@@ -81,10 +81,10 @@ def test_kwargs_reach_the_environment() -> None:
 
 
 @pytest.mark.parametrize("backend", ["sync", "async", "native"])
-def test_wrong_kwargs_are_one_line(backend: str) -> None:
-    with pytest.raises(EnvCreationError, match="'CartPole-v1' could not be made: .*gravitation") as caught:
+def test_wrong_kwargs_are_said_in_a_line_or_two(backend: str) -> None:
+    with pytest.raises(EnvCreationError, match="'CartPole-v1' could not be made.*: .*gravitation") as caught:
         make("CartPole-v1", backend=backend, kwargs={"gravitation": 3})
-    assert "\n" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == (2 if backend == "native" else 1)  # a second line names the way out
 
 
 def test_an_error_of_the_environments_own_checks_is_one_line_too() -> None:
@@ -128,8 +128,8 @@ def test_a_missing_extra_comes_with_the_pip_command(
 
 
 def test_native_for_an_environment_without_one() -> None:
-    with pytest.raises(EnvCreationError, match="'Pendulum-v1' has no native vector version.*backend=sync"):
-        make("Pendulum-v1", backend="native")
+    with pytest.raises(EnvCreationError, match="'FrozenLake-v1' has no native vector version.*backend=sync"):
+        make("FrozenLake-v1", backend="native")
     with pytest.raises(EnvCreationError, match="no native vector version"):
         make("counter", custom=CounterEnv, backend="native")
 

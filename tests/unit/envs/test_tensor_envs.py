@@ -16,9 +16,9 @@ from gymnasium.vector import AutoresetMode
 from helpers.envs import CounterEnv
 from helpers.no_waiting import NoWaiting
 from helpers.tools import through_codec
+from rl_training.envs.classic_dynamics import DYNAMICS
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.tensor_dynamics import DYNAMICS
 from rl_training.envs.tensor_envs import TensorVectorEnv, make_tensor_env
 from rl_training.experiment.config import TrainConfig
 from rl_training.utils.errors import ConfigError, EnvCreationError, UserError

@@ -86,8 +86,9 @@ def test_async_envs_come_back_exactly(mode: str, at_end: bool) -> None:
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["midway", "at an episode's end"])
-def test_native_cartpole_comes_back_exactly(at_end: bool) -> None:
-    first, second = (stepper_for("CartPole-v1", backend="native", num_envs=3) for _ in range(2))
+@pytest.mark.parametrize("env_id", ["CartPole-v0", "CartPole-v1"], ids=["Gymnasium's", "ours"])
+def test_native_cartpole_comes_back_exactly(env_id: str, at_end: bool) -> None:
+    first, second = (stepper_for(env_id, backend="native", num_envs=3) for _ in range(2))
     assert_restores_exactly(first, second, at_end=at_end)
 
 
