@@ -148,23 +148,23 @@ class ReplayBuffer(ReplayRing):
 
         With prioritisation, weights are (len · P(i))^−β divided by the batch's largest.
         """
-        weights = np.ones(batch_size, dtype=np.float32)
         if self._tree is None:
             counts, envs = self._draw(batch_size)
+            weights = np.ones(batch_size, dtype=np.float32)
         else:
             counts, envs, weights = self._draw_prioritized(self._tree, batch_size, beta)
         rows = self._rows(counts, envs)
         last, last_counts = rows, counts
         rewards, ends = self._rewards.take(rows), self._ends.take(rows)
-        steps = np.ones(batch_size, dtype=np.int64)
+        steps: Ints | int = 1
         for k in range(1, self.n_step):
             more = (ends == 0) & (counts + k < self.counts.take(envs))
             last_counts = last_counts + more
             last = self._rows(last_counts, envs)
             rewards += np.where(more, self._powers[k] * self._rewards.take(last), np.float32(0))
             ends = self._ends.take(last)
-            steps += more
-        discounts = self._powers.take(steps) * ((ends & TERMINATED) == 0)
+            steps = steps + more
+        discounts = self._powers[steps] * ((ends & TERMINATED) == 0)
         return TransitionBatch(
             obs=self._obs.read(rows, self._stack_rows(counts, envs, rows)),
             actions=self._read_actions(rows),
@@ -212,6 +212,8 @@ class ReplayBuffer(ReplayRing):
         if ends[-1] == 0:
             raise ValueError("the replay buffer is empty: add a step before sampling")
         draws = self._rng.integers(0, ends[-1], batch_size)
+        if self.num_envs == 1:
+            return draws + lowest, np.zeros_like(draws)
         envs = ends.searchsorted(draws, side="right")
         return draws + (lowest - ends + lengths).take(envs), envs
 
@@ -249,7 +251,7 @@ class ReplayBuffer(ReplayRing):
         return self._obs.read(next_rows, stack, finals, keys)
 
     def _read_actions(self, rows: Ints) -> Tensor:
-        return self._actions.index_select(0, self._obs.on_device(rows)).to(self._action_dtype)
+        return self._actions.take(rows).to(self._action_dtype)
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)

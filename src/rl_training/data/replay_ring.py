@@ -54,7 +54,7 @@ class ReplayRing:
         self._action_dtype = action_dtype
         # Action numbers fit 32 bits; the policy gets its int64 back at sampling.
         stored_dtype = torch.int32 if action_dtype is torch.int64 else action_dtype
-        self._actions = allocator.rows("actions", rows, tuple(action_shape), stored_dtype)
+        self._actions = allocator.table("actions", rows, tuple(action_shape), stored_dtype)
         self._rewards = np.zeros(rows, dtype=np.float32)
         self._ends = PackedInts(rows, (2 * rows) << FLAG_BITS)  # the pool is at most doubled once too often
         # How many earlier frames of the same episode a step's stack has, at most k − 1.
@@ -82,6 +82,8 @@ class ReplayRing:
 
     def _lowest(self) -> Ints:
         """(N,) the first count that may be sampled."""
+        if self._frame_stack == 1:
+            return np.maximum(self._first, self.counts - self.per_env)
         # Rows loaded from the middle of a run may lack the history of their first stacks.
         whole = self._first + (self._frame_stack - 1) * (self._first > 0)
         return np.minimum(np.maximum(whole, self.counts - self.per_env), self.counts)
@@ -119,8 +121,8 @@ class ReplayRing:
         if fresh.any():
             self._begin_episodes(obs, np.flatnonzero(fresh), rows)
         frames = self._obs.frames(next_obs)
-        self._obs.write(self._obs.on_device(next_rows), frames)
-        self._actions.index_copy_(0, self._obs.on_device(rows), actions.detach().to(self.device, self._actions.dtype))
+        self._obs.write(next_rows, frames)
+        self._actions.put(rows, actions)
         self._rewards[rows] = reward
         if self._ages is not None:
             self._ages[next_rows] = np.minimum(self._ages[rows] + 1, self._frame_stack - 1)
@@ -140,7 +142,7 @@ class ReplayRing:
         envs = self._envs if envs is None else envs
         envs = envs[self._open[envs]]
         if len(envs):
-            pending = self._obs.raw(self._obs.on_device(self._rows(self.counts[envs], envs)))
+            pending = self._obs.raw(self._rows(self.counts[envs], envs))
             self._end(self._rows(self.counts[envs] - 1, envs), np.full(len(envs), TRUNCATED, dtype=np.int32), pending)
             self._open[envs] = False
 
@@ -149,7 +151,7 @@ class ReplayRing:
         chosen = torch.from_numpy(which)
         first = obs if len(which) == len(rows) else _select(obs, chosen)
         self._obs.check_first_stacks(first)
-        self._obs.write(self._obs.on_device(rows[which]), self._obs.frames(first))
+        self._obs.write(rows[which], self._obs.frames(first))
         if self._ages is not None:
             self._ages[rows[which]] = 0
 
@@ -181,15 +183,14 @@ class ReplayRing:
                 f"steps {start.tolist()} to {stop.tolist()} are not in the ring: {self.oldest()} to {self.counts}"
             )
         rows = self._rows(*count_ranges(start, stop))
-        target = self._obs.on_device(rows)
         ends = self._ends.take(rows)
         # The step before may have been cut off since it was exported itself.
         before = np.where(start > self.oldest(), self._ends.take(self._rows(start - 1, self._envs)), 0)
         return {
             "start": start,
             "stop": stop,
-            "obs": self._obs.as_obs(self._obs.raw(target)),
-            "actions": self._actions.index_select(0, target),
+            "obs": self._obs.as_obs(self._obs.raw(rows)),
+            "actions": self._actions.take(rows),
             "rewards": self._rewards[rows],
             "ages": None if self._ages is None else self._ages[rows],
             **self._exported_ends("flags", "final_obs", ends),
@@ -218,9 +219,9 @@ class ReplayRing:
         kept = np.flatnonzero(counts >= stop[envs] - (self.slots - 1))
         target = self._rows(counts[kept], envs[kept])
         self._evict(np.concatenate([target, self._rows(stop, self._envs)]))
-        chosen, place = torch.from_numpy(kept), self._obs.on_device(target)
-        self._obs.write(place, _select_frames(self._obs.as_frames(rows["obs"]), chosen))
-        self._actions.index_copy_(0, place, rows["actions"][chosen].to(self.device))
+        chosen = torch.from_numpy(kept)
+        self._obs.write(target, _select_frames(self._obs.as_frames(rows["obs"]), chosen))
+        self._actions.put(target, rows["actions"][chosen])
         self._rewards[target] = rows["rewards"][kept]
         if self._ages is not None:
             self._ages[target] = rows["ages"][kept]
@@ -236,7 +237,7 @@ class ReplayRing:
         """The small rest of the state: counts, and how each environment's newest step continues."""
         stored = self.counts > self._first
         ends = np.where(stored, self._ends.take(self._rows(self.counts - 1, self._envs)), 0)
-        pending = self._obs.raw(self._obs.on_device(self._rows(self.counts, self._envs)))
+        pending = self._obs.raw(self._rows(self.counts, self._envs))
         blank = self._obs.on_device(np.flatnonzero(~self._open))
         for frames in pending.values():
             frames.index_fill_(0, blank, 0)  # what the slot holds then means nothing, and equal states should be equal
@@ -261,7 +262,7 @@ class ReplayRing:
             )
         self._import_newest_ends(state["last_flags"], state["last_final_obs"])
         pending = self._obs.as_frames(state["pending_obs"])
-        self._obs.write(self._obs.on_device(self._rows(self.counts, self._envs)), pending)
+        self._obs.write(self._rows(self.counts, self._envs), pending)
         if self._ages is not None:
             newest, after = self._rows(self.counts - 1, self._envs), self._rows(self.counts, self._envs)
             self._ages[after] = np.minimum(self._ages[newest] + 1, self._frame_stack - 1)
