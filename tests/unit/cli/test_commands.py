@@ -156,7 +156,7 @@ BAD_INPUT = {
     "PER alpha out of range": (["dqn/cartpole", "--set=hyperparams.per_alpha=1.5"], "hyperparams.per_alpha"),
     "rewards in replay normalised": (["dqn/cartpole", "--set=env.normalize_rewards=true"], "env.normalize_rewards"),
     "hindsight without goals": (["dqn/cartpole", "--set=hyperparams.hindsight=0.8"], "or set hyperparams.hindsight=0"),
-    "no native version": (["--set=env_id=Pendulum-v1", "--set=env.backend=native"], "env.backend=sync"),
+    "no native version": (["--set=env_id=FrozenLake-v1", "--set=env.backend=native"], "env.backend=sync"),
 }
 
 
