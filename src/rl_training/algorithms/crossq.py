@@ -56,8 +56,8 @@ class CrossQ(SACBase[CrossQConfig]):
 
     config_class = CrossQConfig
 
-    def _make_targets(self) -> None:
-        return None
+    def _make_targets(self) -> tuple[None, None]:
+        return None, None
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:

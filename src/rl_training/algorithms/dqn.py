@@ -5,7 +5,6 @@ Prioritised replay and n-step returns are the replay buffer's: the update sees t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport, slow_copy
 from rl_training.algorithms.steps import step_runner
 from rl_training.algorithms.value_losses import (
     bellman_target,
@@ -131,7 +130,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.target = copy.deepcopy(self.policy).requires_grad_(False)
+        self.target, self._target_weights = slow_copy(self.policy)
         learning_rate = schedule_value(self.config.learning_rate, 0.0)
         self.optimizer = Adam(
             self.policy.parameters(),
@@ -222,7 +221,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         if times == 0:
             return
         rate = 1.0 - (1.0 - self.config.tau) ** times
-        torch._foreach_lerp_(list(self.target.parameters()), list(self.policy.parameters()), rate)
+        self._target_weights.lerp_(self.optimizer.weights, rate)
 
     def _compute_losses(self, batch: TransitionBatch, random: RandomSource) -> _Losses:
         match self.config.distribution:

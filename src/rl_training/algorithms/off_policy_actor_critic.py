@@ -190,9 +190,3 @@ def regression_loss(q: Tensor, targets: Tensor, weights: Tensor) -> CriticLoss:
     errors = q - targets
     loss = 0.5 * (weights * errors.square()).mean(dim=1).sum()
     return CriticLoss(loss, q, errors.detach().abs().mean(dim=0))
-
-
-@torch.no_grad()
-def polyak_(targets: nn.Module, online: nn.Module, tau: float) -> None:
-    """θ' ← θ' + τ (θ − θ') for all parameters, in one call."""
-    torch._foreach_lerp_(list(targets.parameters()), list(online.parameters()), tau)

@@ -5,15 +5,18 @@ All weights of an optimiser are views of one vector: a step is a handful of oper
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.utils.errors import CheckpointError, NonFiniteError
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,7 @@ class FlatOptimizer(ABC):
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, max_grad_norm: float | None = None):
         self.parameters = list(parameters)
-        self.weights = flat([parameter.detach() for parameter in self.parameters])
-        for parameter, part in zip(self.parameters, self.weights.split([p.numel() for p in self.parameters])):
-            parameter.data = part.view_as(parameter)
+        self.weights = as_one_vector(self.parameters)
         self.max_grad_norm = max_grad_norm
         # A tensor, because a recorded or compiled step would repeat a number for ever.
         self.learning_rate = torch.tensor(float(learning_rate), device=self.weights.device)
@@ -190,6 +191,20 @@ class RMSpropTF(FlatOptimizer):
         change = self.learning_rate * gradient / (square + self.eps).sqrt()
         self.weights.sub_(torch.where(bad, 0.0, change))
         self.square.copy_(torch.where(bad, self.square, square))
+
+
+def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Makes the parameters views of one vector (P,), and returns it."""
+    weights = flat([parameter.detach() for parameter in parameters])
+    for parameter, part in zip(parameters, weights.split([parameter.numel() for parameter in parameters])):
+        parameter.data = part.view_as(parameter)
+    return weights
+
+
+def slow_copy(network: ModuleT) -> tuple[ModuleT, Tensor]:
+    """A copy without gradients, and its weights as one vector: `weights.lerp_(optimizer.weights, τ)` lets it follow."""
+    copied = copy.deepcopy(network).requires_grad_(False)
+    return copied, as_one_vector(list(copied.parameters()))
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

@@ -5,7 +5,6 @@ The parts that its relatives replace are methods of their own: the target, the c
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from rl_training.algorithms.off_policy_actor_critic import (
     CriticLoss,
     OffPolicyActorCriticAlgorithm,
     make_critics,
-    polyak_,
     regression_loss,
     with_actions,
 )
-from rl_training.algorithms.optimizers import FlatOptimizer
+from rl_training.algorithms.optimizers import FlatOptimizer, slow_copy
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.actors import GaussianActor
@@ -87,15 +85,16 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             config.adam_eps,
             self.device,
         )
-        self.target_critics = self._make_targets()
+        self.target_critics, self._target_weights = self._make_targets()
 
     def _target_entropy(self) -> float:
         if self.config.target_entropy is not None:
             return self.config.target_entropy
         return -float(math.prod(self.action_space.shape or ()))
 
-    def _make_targets(self) -> nn.Module | None:
-        return copy.deepcopy(self.policy.critics).requires_grad_(False)
+    def _make_targets(self) -> tuple[nn.Module | None, Tensor | None]:
+        """The critics' slow copy and its weights as one vector."""
+        return slow_copy(self.policy.critics)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
@@ -155,8 +154,8 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
         return q.min(dim=0).values if self.config.actor_value == "min" else q.mean(dim=0)
 
     def _move_targets(self, acted: bool) -> None:
-        if self.target_critics is not None:
-            polyak_(self.target_critics, self.policy.critics, self.config.tau)
+        if self._target_weights is not None:
+            self._target_weights.lerp_(self.critic_optimizer.weights, self.config.tau)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "temperature": self.temperature.state_dict()}

@@ -3,7 +3,6 @@ and neither delay nor smoothing."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from rl_training.algorithms.off_policy_actor_critic import (
     CriticLoss,
     OffPolicyActorCriticAlgorithm,
     make_critics,
-    polyak_,
     regression_loss,
     with_actions,
 )
+from rl_training.algorithms.optimizers import slow_copy
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import DeterministicActor
@@ -70,8 +69,8 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.target_actor = copy.deepcopy(self.policy.actor).requires_grad_(False)
-        self.target_critics = copy.deepcopy(self.policy.critics).requires_grad_(False)
+        self.target_actor, self._target_actor_weights = slow_copy(self.policy.actor)
+        self.target_critics, self._target_critic_weights = slow_copy(self.policy.critics)
         theta = self.config.noise_theta if self.config.action_noise == "ornstein_uhlenbeck" else 1.0
         self.noise = ActionNoise(theta)
 
@@ -119,8 +118,8 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
 
     def _move_targets(self, acted: bool) -> None:
         if acted:
-            polyak_(self.target_actor, self.policy.actor, self.config.tau)
-            polyak_(self.target_critics, self.policy.critics, self.config.tau)
+            self._target_actor_weights.lerp_(self.actor_optimizer.weights, self.config.tau)
+            self._target_critic_weights.lerp_(self.critic_optimizer.weights, self.config.tau)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "noise": self.noise.state_dict()}

@@ -26,7 +26,8 @@ from helpers.actor_critics import (
 )
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
-from rl_training.algorithms.off_policy_actor_critic import polyak_, regression_loss
+from rl_training.algorithms.off_policy_actor_critic import regression_loss
+from rl_training.algorithms.optimizers import flat, slow_copy
 from rl_training.algorithms.sac import SAC, SACConfig, soft_target
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.policies.config import PolicyConfig
@@ -72,12 +73,14 @@ class TestPureFunctions:
         assert q.grad is not None and q.grad.tolist() == [[-0.5, 0.0], [1.0, -0.5]]
         assert not critic.errors.requires_grad
 
-    def test_polyak(self) -> None:
-        target, online = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-        set_bias(target, [1.0])
+    def test_a_slow_copy_follows_by_its_vector(self) -> None:
+        online = torch.nn.Linear(1, 1)
+        set_bias(online, [1.0])
+        copied, weights = slow_copy(online)
         set_bias(online, [5.0])
-        polyak_(target, online, 0.25)
-        assert target.bias.item() == 2.0 and online.bias.item() == 5.0
+        weights.lerp_(flat(online.parameters()).detach(), 0.25)
+        assert copied.bias.item() == 2.0 and online.bias.item() == 5.0
+        assert not any(parameter.requires_grad for parameter in copied.parameters())
 
 
 class TestTarget:
