@@ -84,7 +84,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         """One update from one rollout: scale rewards, estimate advantages, optimise, then let the normaliser see the data."""
         self._scale_rewards(rollout)
         self._preprocess_batch(rollout)
-        fit = explained_variance(rollout.values[rollout.valid], rollout.returns[rollout.valid])
+        fit = explained_variance(rollout.of_valid(rollout.values), rollout.of_valid(rollout.returns))
         metrics = self._optimize(rollout, progress)
         self._postprocess_batch(rollout)
         return {**metrics, "explained_variance": fit}
@@ -104,7 +104,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         returns, self._running_returns = discounted_running_returns(
             rollout.rewards, rollout.dones, rollout.valid, start, self.config.gamma
         )
-        scaler.update(returns[rollout.valid])
+        scaler.update(rollout.of_valid(returns))
         rollout.rewards.copy_(scaler(rollout.rewards))
 
     @torch.no_grad()

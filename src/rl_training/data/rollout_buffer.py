@@ -75,7 +75,7 @@ class RolloutBuffer:
         self.last_obs: ObsTensor | None = None
         # What the environments say is written with NumPy: where the tensors are, or beside a GPU's until the rollout is full.
         self._staged: dict[str, Array] = {
-            name: (stored if self.device.type == "cpu" else torch.zeros_like(stored, device="cpu")).numpy()
+            name: stored.cpu().numpy()
             for name in ("rewards", "dones", "truncated", "valid")
             if isinstance(stored := getattr(self, name), Tensor)
         }
@@ -186,9 +186,19 @@ class RolloutBuffer:
             return {key: value.flatten(0, 1) for key, value in self.obs.items()}
         return self.obs.flatten(0, 1)
 
+    @property
+    def _all_valid(self) -> bool:
+        """Whether no step has to be left out; what is staged says so without waiting for a device."""
+        return bool(self._staged["valid"].all())
+
     def valid_obs(self) -> ObsTensor:
         """Observations of the valid steps as (B, ...)."""
-        return _rows(self.flat_obs(), self.valid.flatten())
+        flat = self.flat_obs()
+        return flat if self._all_valid else _rows(flat, self.valid.flatten())
+
+    def of_valid(self, numbers: Tensor) -> Tensor:
+        """Those of numbers (T, N) that belong to valid steps, (B,)."""
+        return numbers.flatten() if self._all_valid else numbers[self.valid]
 
     def compute_returns_and_advantages(self, last_value: Tensor, gamma: float, gae_lambda: float) -> None:
         """Fills `advantages` and `returns` (T, N) by GAE; `last_value` (N,) values the observations after the last step."""
@@ -209,9 +219,11 @@ class RolloutBuffer:
 
     def minibatches(self, count: int, generator: torch.Generator) -> Iterator[RolloutMinibatch]:
         """One epoch: a single permutation of all valid steps, gathered once, cut into `count` nearly equal parts."""
-        indices = self.valid.flatten().nonzero().squeeze(-1)
-        order = torch.randperm(len(indices), generator=generator, device=generator.device).to(self.device)
-        indices = indices[order]
+        # Where each step is valid, none is looked for: that would wait for the device.
+        valid = None if self._all_valid else self.valid.flatten().nonzero().squeeze(-1)
+        count_valid = self.num_steps * self.num_envs if valid is None else len(valid)
+        order = torch.randperm(count_valid, generator=generator, device=generator.device).to(self.device)
+        indices = order if valid is None else valid[order]
         flat = self.flat_obs()
         obs = _rows(flat, indices)
         columns = [

@@ -1,7 +1,7 @@
 """Rollouts that never leave the device: policy, environments, buffer and episode statistics meet there, and are read once.
 
 `TensorRolloutCollector._play` waits for nothing and writes only into tensors that exist before it starts, step by step at fixed
-places, so that a whole rollout can be recorded as a CUDA graph. Where updates are compiled, so is the step of a rollout.
+places, so that on a GPU a whole rollout is recorded as a CUDA graph. Where updates are compiled, so is the step of a rollout.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.steps import CompiledFunction
+from rl_training.algorithms.steps import WARM_UP_CALLS, CompiledFunction
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv
@@ -100,6 +100,8 @@ class TensorRolloutCollector(RolloutCollector):
         assert isinstance(stepper.envs, TensorVectorEnv)
         self._compiled = CompiledFunction(self._step) if compiled else None
         self._draws: list[Draw] | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._played = 0
         self.envs = stepper.envs
         self.statistics: TensorEpisodeStatistics = TensorEpisodeStatistics(
             stepper.num_envs, buffer.num_steps, self.device
@@ -110,10 +112,12 @@ class TensorRolloutCollector(RolloutCollector):
     def collect(self) -> tuple[RolloutBuffer, int]:
         buffer = self.buffer
         buffer.clear()
-        if self._compiled is None:
-            self._play()
-        else:
+        if self._compiled is not None:
             self._play_compiled(self._compiled)
+        elif self.device.type == "cuda":
+            self._play_recorded()
+        else:
+            self._play()
         with self.timer.stage("env"):  # on a GPU, whose work the stages before have only launched
             self.statistics.read(buffer.dones)
         buffer.position, buffer.last_obs = buffer.num_steps, self._last_obs
@@ -145,6 +149,31 @@ class TensorRolloutCollector(RolloutCollector):
             timer.add("env", stepped - acted)
             timer.add("buffer", clock() - stepped)
         self._last_obs.copy_(obs)
+
+    def _play_recorded(self) -> None:
+        """One rollout; after the first few, all of it is replayed as a CUDA graph."""
+        if self._graph is None:
+            # On a side stream, where capturing will happen, as PyTorch asks for.
+            stream = torch.cuda.Stream(self.device)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._play()
+            torch.cuda.current_stream().wait_stream(stream)
+            self._played += 1
+            if self._played == WARM_UP_CALLS:
+                self._graph = self._record()
+        else:
+            with self.timer.stage("env"):  # with inference and buffer: they are one graph
+                self._graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        for generator in (self.generator, self.envs.generator):
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):  # noted down, not played
+            self._play()
+        return graph
 
     def _play_compiled(self, step: CompiledFunction[_Stepped]) -> None:
         """One rollout of compiled steps, whose results are put into the buffer all at once."""

@@ -1,0 +1,131 @@
+"""Measures AxiomRL on a GPU through its ordinary API: python -m benchmarks.gpu [--output FILE] [CASE ...].
+
+Rates are of steady training: warm-up, in which graphs are recorded, is left out. Metrics files, episode statistics
+and console lines are on, as a user has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rl_training
+from rl_training import Callback, TrainConfig
+from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.metadata import system_info, versions
+
+RESULTS = Path("results/performance/gpu.json")
+SEEDS = (0, 1, 2, 3, 4)
+
+
+class Rate(Callback):
+    """Steps per second and seconds per stage between two counts of steps, the device's work included."""
+
+    name = "rate"
+
+    def __init__(self, begin: int, end: int):
+        self._begin, self._end = begin, end
+        self._from: tuple[int, float, dict[str, float]] | None = None
+        self.result: dict[str, Any] = {}
+
+    def on_iteration_end(self, trainer: Any) -> None:
+        if self._from is None and trainer.global_step >= self._begin:
+            torch.cuda.synchronize()
+            self._from = (trainer.global_step, time.perf_counter(), dict(trainer.timer.seconds))
+        elif self._from is not None and trainer.global_step >= self._end and not self.result:
+            torch.cuda.synchronize()
+            step, begin, stages = self._from
+            seconds = time.perf_counter() - begin
+            spent = {name: total - stages.get(name, 0.0) for name, total in trainer.timer.seconds.items()}
+            self.result = {
+                "steps_per_second": round((trainer.global_step - step) / seconds, 1),
+                "shares": {name: round(part / seconds, 3) for name, part in spent.items()},
+            }
+            trainer.stop("measured")
+
+
+def actor_critic(algo: str, storage: str) -> dict[str, Any]:
+    """One environment, one update of 256 transitions per step, networks of 256 x 256."""
+    rate = Rate(begin=3_000, end=9_000)
+    config = TrainConfig(
+        algo=algo,
+        env_id="HalfCheetah-v5",
+        num_envs=1,
+        total_timesteps=1_000_000,
+        device="cuda",
+        policy={"hidden_sizes": [256, 256], "activation": "relu"},  # type: ignore[arg-type]
+        hyperparams={"batch_size": 256, "learning_starts": 1_000, "replay_storage": storage},
+        evaluation={"every": 0},  # type: ignore[arg-type]
+        checkpoint={"every": 0},  # type: ignore[arg-type]
+    )
+    _learn(config, [rate])
+    return rate.result
+
+
+def ppo_tensor() -> dict[str, Any]:
+    """The preset ppo/cartpole_tensor: rate, and for each seed how long the whole training took and what came out."""
+    rate = Rate(begin=1_500_000, end=15_000_000)
+    config = resolve("ppo/cartpole_tensor", {"device": "cuda", "total_timesteps": 100_000_000}).config
+    _learn(config, [rate])
+    runs = []
+    for seed in SEEDS:
+        config = resolve("ppo/cartpole_tensor", {"device": "cuda", "seed": seed}).config
+        begin = time.perf_counter()
+        agent = _learn(config, [], close=False)
+        seconds = time.perf_counter() - begin
+        runs.append({"seed": seed, "seconds": round(seconds, 2), "mean": agent.evaluate(100, seed=10_000 + seed).mean})
+        agent.close()
+    return {**rate.result, "runs": runs}
+
+
+def _learn(config: TrainConfig, callbacks: list[Callback], *, close: bool = True) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        config.output_dir = folder
+        agent = getattr(rl_training, config.algo.upper())(config)
+        agent.learn(callbacks=callbacks)
+        if close:
+            agent.close()
+    return agent
+
+
+CASES: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "sac-halfcheetah": lambda: actor_critic("sac", "ram"),
+    "sac-halfcheetah-replay-on-device": lambda: actor_critic("sac", "device"),
+    "td3-halfcheetah": lambda: actor_critic("td3", "ram"),
+    "td3-halfcheetah-replay-on-device": lambda: actor_critic("td3", "device"),
+    "ppo-cartpole-4096": ppo_tensor,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of: {', '.join(CASES)} (all)")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    unknown = set(options.cases) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    for name in options.cases or CASES:
+        record = {
+            "at_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": f"python -m benchmarks.gpu {name}",
+            "versions": versions(),
+            "system": system_info("cuda"),
+            **CASES[name](),
+        }
+        print(name, json.dumps({key: record[key] for key in ("steps_per_second", "shares", "runs") if key in record}))
+        records = json.loads(options.output.read_text()) if options.output.exists() else {}
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps({**records, name: record}, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
