@@ -19,6 +19,10 @@ COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a preset or a config file"),
     "eval": ("rl_training.cli.evaluate", "evaluate a run or a checkpoint"),
     "resume": ("rl_training.cli.resume", "continue a run that was stopped or killed"),
+    "watch": ("rl_training.cli.watch", "follow a run from another terminal"),
+    "report": ("rl_training.cli.report", "report on runs: scores, curves, differences, and what looks wrong"),
+    "zoo": ("rl_training.cli.zoo", "presets with their measured scores: list, show, run, benchmark"),
+    "leaderboard": ("rl_training.cli.leaderboard", "rank algorithms by measured scores, or compare runs to a baseline"),
     "verify-resume": ("rl_training.cli.verify_resume", "prove that a killed and resumed run ends bit for bit the same"),
     "doctor": ("rl_training.cli.doctor", "show what is installed and what is wrong, with the fix"),
 }
@@ -55,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            return _parse(name, rest).run()
+            return parse_command(name, rest).run()
     except AxiomError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -68,13 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("this is a bug in AxiomRL, or in code of yours that it called: see the lines above", 1)
 
 
-def _parse(name: str, args: list[str]) -> Any:
+def parse_command(name: str, args: Sequence[str]) -> Any:
     """The command's dataclass, filled from its arguments; exits with code 2 and the usage if they are wrong."""
+    module = importlib.import_module(COMMANDS[name][0])
+    if hasattr(module, "parse"):  # a command with commands of its own
+        return module.parse(args)
+    return parse_arguments(module.Command, f"axiomrl {name}", args)
+
+
+def parse_arguments(command: type, prog: str, args: Sequence[str]) -> Any:
+    """A dataclass filled from its arguments, which `prog` is called with."""
     import tyro
 
-    command = importlib.import_module(COMMANDS[name][0]).Command
     config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
-    return tyro.cli(command, prog=f"axiomrl {name}", args=args, config=config)
+    return tyro.cli(command, prog=prog, args=args, config=config)
 
 
 def _help() -> str:

@@ -84,11 +84,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def program(name: str = "axiomrl") -> str:
-    """How the user can call a program of ours from here: by its name, or by its path where the name is not on the PATH."""
-    beside = Path(sys.executable).parent / name
-    if shutil.which(name) is not None or not beside.exists():
-        return name
+def program() -> str:
+    """How the user can call us from here: by name, or by the path where the name is not on the PATH."""
+    beside = Path(sys.executable).parent / "axiomrl"
+    if shutil.which("axiomrl") is not None or not beside.exists():
+        return "axiomrl"
     try:
         return str(beside.relative_to(Path.cwd()))
     except ValueError:

@@ -7,7 +7,6 @@ else replaces.
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import re
 import stat
 import typing
@@ -18,6 +17,8 @@ from typing import Any
 
 from rl_training.experiment.config import TrainConfig, with_policy_defaults
 from rl_training.experiment.config_yaml import Entry, Origin, parse_yaml
+from rl_training.experiment.presets import preset_names as preset_names
+from rl_training.experiment.presets import preset_text
 from rl_training.utils.coerce import build_dataclass as build_dataclass
 from rl_training.utils.coerce import did_you_mean, join, plain_value, show
 from rl_training.utils.errors import ConfigError
@@ -94,18 +95,6 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, None if entry is None else entry.plain()
 
 
-def preset_names() -> list[str]:
-    """The names of the presets in the package, such as `ppo/cartpole`, in order."""
-    root = importlib.resources.files("rl_training") / "zoo" / "presets"
-    return sorted(
-        f"{folder.name}/{file.name.removesuffix('.yaml')}"
-        for folder in root.iterdir()
-        if folder.is_dir()
-        for file in folder.iterdir()
-        if file.name.endswith(".yaml")
-    )
-
-
 @dataclass(frozen=True)
 class _FileSource:
     path: Path
@@ -162,9 +151,7 @@ class _PresetSource:
         return Origin(f"preset {self.name}", f"preset {self.name}:{line}")
 
     def read(self) -> str:
-        return (
-            importlib.resources.files("rl_training").joinpath("zoo", "presets", f"{self.name}.yaml").read_text("utf-8")
-        )
+        return preset_text(self.name)
 
     def base(self, name: str, where: str) -> _Source:
         return _preset_source(name, where)

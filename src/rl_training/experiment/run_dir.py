@@ -8,10 +8,12 @@ import os
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rl_training.experiment.config import TrainConfig
 from rl_training.utils.errors import UserError
+
+if TYPE_CHECKING:  # readers of run folders start without gymnasium, which the config brings along
+    from rl_training.experiment.config import TrainConfig
 
 CONFIG, METADATA, METRICS, EVALUATIONS = "config.yaml", "metadata.json", "metrics.jsonl", "evaluations.jsonl"
 CHECKPOINTS, TENSORBOARD, VIDEOS, CRASH, SCRATCH = "checkpoints", "tensorboard", "videos", "crash", "scratch"

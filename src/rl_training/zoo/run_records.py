@@ -1,0 +1,178 @@
+"""Run folders read back as plain values, without torch or Gymnasium."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.config_yaml import Origin, parse_yaml
+from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, EVALUATIONS, METADATA, METRICS, read_lines
+from rl_training.utils.errors import ConfigError, UserError
+
+NEWEST_SCHEMA = 1
+"""Newest `schema` of metadata.json that is understood here."""
+STATUSES = ("completed", "running", "interrupted", "failed")
+_DEPTH = 4  # folders below a named one that are searched: enough for runs kept by preset and date
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as its files tell it."""
+
+    path: Path
+    algo: str
+    env_id: str
+    seed: int
+    status: str
+    """One of `STATUSES`."""
+    config: dict[str, Any]
+    """config.yaml as plain values."""
+    metadata: dict[str, Any]
+    """metadata.json."""
+    metrics: list[dict[str, Any]]
+    """Lines of metrics.jsonl; one cut short by a crash is left out."""
+    evaluations: list[dict[str, Any]]
+    """Lines of evaluations.jsonl, the same way."""
+
+    @property
+    def last_score(self) -> float | None:
+        """Mean return of the newest evaluation; None without one, or if its mean was not finite."""
+        return _number(self.evaluations[-1], "mean") if self.evaluations else None
+
+    @property
+    def best_score(self) -> float | None:
+        """Highest mean return of all evaluations: a maximum over many noisy ones, so it flatters."""
+        return max((score for _, score in self.curve), default=None)
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """(environment step, mean return) of each evaluation with a finite mean, in the order they were made."""
+        points = [(_number(record, "step"), _number(record, "mean")) for record in self.evaluations]
+        return [(int(step), mean) for step, mean in points if step is not None and mean is not None]
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of the newest line of metrics or evaluations."""
+        newest = (records[-1] for records in (self.metrics, self.evaluations) if records)
+        return max((int(_number(record, "step") or 0) for record in newest), default=0)
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """(algorithm, environment): what may be averaged over seeds."""
+        return self.algo, self.env_id
+
+
+def find_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
+    """The runs in these folders, and one line for each that had to be skipped.
+
+    A path is a run folder or a folder of runs, searched a few levels deep; links to folders are not followed. A run found
+    twice counts once. A path that does not exist or holds no run is the user's mistake, and so is a call that finds no
+    readable run at all.
+    """
+    records: list[RunRecord] = []
+    skipped: list[str] = []
+    seen: set[Path] = set()
+    for path in paths:
+        folders = list(run_folders(path))
+        if not folders:
+            raise UserError(
+                f"no run found in {path}: expected a run folder (with {METADATA}) or a folder of runs, "
+                "as `axiomrl train` writes under runs/"
+            )
+        for folder in folders:
+            if (real := folder.resolve()) in seen:
+                continue
+            seen.add(real)
+            try:
+                records.append(read_run(folder))
+            except UserError as error:
+                skipped.append(str(error))
+    if not records:
+        more = f" (and {len(skipped) - 1} more like it)" if len(skipped) > 1 else ""
+        raise UserError(f"no readable run: {skipped[0]}{more}" if skipped else "no run was named")
+    return records, skipped
+
+
+def run_folders(path: Path) -> Iterator[Path]:
+    """The run folders at or below a path, sorted by name, broken ones included."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    if not path.is_dir():
+        raise UserError(f"{path} is a file; name a run folder or a folder of runs")
+    for folder, subfolders, files in os.walk(path):
+        here = Path(folder)
+        if is_run({*files, *subfolders}):
+            subfolders.clear()
+            yield here
+        elif len(here.relative_to(path).parts) >= _DEPTH:
+            subfolders.clear()
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+
+
+def is_run(names: set[str]) -> bool:
+    """Whether a folder with these entries is a run, perhaps a half-written one."""
+    return bool(names & {METADATA, METRICS, EVALUATIONS}) or names >= {CONFIG, CHECKPOINTS}
+
+
+def read_run(folder: Path) -> RunRecord:
+    """One run folder; UserError says in one line why it cannot be read."""
+    metadata = read_metadata(folder)
+    config = read_config(folder)
+    algo, env_id, seed = (config.get(key) for key in ("algo", "env_id", "seed"))
+    if not isinstance(algo, str) or not isinstance(env_id, str) or not isinstance(seed, int):
+        raise UserError(f"{folder}: half-written run ({CONFIG} does not give algo, env_id and seed)")
+    if metadata.get("status") not in STATUSES:
+        raise UserError(f"{folder}: {METADATA} has no known status (got {metadata.get('status')!r})")
+    try:
+        metrics, evaluations = read_lines(folder / METRICS), read_lines(folder / EVALUATIONS)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: its metrics cannot be read ({error})") from error
+    return RunRecord(folder, algo, env_id, seed, metadata["status"], config, metadata, metrics, evaluations)
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    path = folder / METADATA
+    if not path.exists():
+        raise UserError(f"{folder}: half-written run (no {METADATA})")
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: {METADATA} cannot be read ({error})") from error
+    schema = metadata.get("schema") if isinstance(metadata, dict) else None
+    if not isinstance(schema, int):
+        raise UserError(f"{folder}: {METADATA} is not the metadata of a run (no schema number)")
+    if schema > NEWEST_SCHEMA:
+        raise UserError(
+            f"{folder}: written by a newer AxiomRL (metadata schema {schema}, this version reads up to {NEWEST_SCHEMA}); "
+            "update with: pip install -U axiomrl"
+        )
+    return metadata
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.exists():
+        raise UserError(f"{folder}: half-written run (no {CONFIG})")
+    try:
+        text = path.read_text(encoding="utf-8")
+        entry = parse_yaml(text, lambda line: Origin(CONFIG, f"{path}:{line}"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{folder}: {CONFIG} cannot be read ({error})") from error
+    except ConfigError as error:
+        raise UserError(f"{folder}: {CONFIG} cannot be read ({error})") from error
+    config = entry.plain() if entry is not None else None
+    if not isinstance(config, dict):
+        raise UserError(f"{folder}: half-written run ({CONFIG} is empty)")
+    return config
+
+
+def _number(record: dict[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
