@@ -1,0 +1,72 @@
+"""`axiomrl report`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from rl_training.utils.errors import UserError
+
+Format = Literal["text", "json", "csv", "html"]
+_BY_SUFFIX: dict[str, Format] = {".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
+
+
+@dataclass
+class Command:
+    """Report on runs: scores over seeds, learning curves, what differs, and what looks wrong."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS]")] = (Path("runs"),)
+    """Run folders, or folders of runs."""
+    format: Annotated[Format | None, tyro.conf.arg(metavar="text|json|csv|html")] = None
+    """text, json (all of it), csv (one row per run) or html (one page that works offline). By default the one that the
+    ending of --output names, else text."""
+    json: bool = False
+    """The same as --format json."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write to this file. Without it, html goes to report.html in the named folder and the others are printed."""
+
+    def run(self) -> int:
+        from rl_training.zoo.report.export import csv_report, json_report
+        from rl_training.zoo.report.model import build_report
+        from rl_training.zoo.report.text import text_report
+        from rl_training.zoo.run_records import find_runs
+
+        kind: Format = (
+            "json"
+            if self.json
+            else self.format or (_BY_SUFFIX.get(self.output.suffix.lower(), "text") if self.output else "text")
+        )
+        records, skipped = find_runs(self.runs)
+        for reason in skipped:
+            print(f"skipped: {reason}", file=sys.stderr)
+        report = build_report(records, skipped, self.runs, datetime.now(UTC))
+        if kind == "html":
+            from rl_training.zoo.report.page import html_report
+
+            output = self.output or Path(os.path.commonpath([path.absolute() for path in self.runs])) / "report.html"
+            return _write(output, html_report(report, output.parent))
+        text = {"text": text_report, "json": json_report, "csv": csv_report}[kind](report)
+        if self.output is not None:
+            return _write(self.output, text)
+        print(text, end="")
+        return 0
+
+
+def _write(path: Path, text: str) -> int:
+    from rl_training.experiment.run_dir import write_atomically
+
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file in it, e.g. --output {path / 'report.html'}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}. Name another file with --output") from error
+    print(path)
+    return 0

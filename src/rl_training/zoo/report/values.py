@@ -1,0 +1,133 @@
+"""Numbers and settings read from a run's files, which may hold anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity over environment steps."""
+
+    steps: Floats
+    """(K,) rising."""
+    values: Floats
+    """(K,) finite."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def part(self, start: float, end: float) -> Series:
+        """The points between two shares of the series' own points, at least one: `part(0.5, 1)` is the second half."""
+        first = min(int(len(self) * start), max(len(self) - 1, 0))
+        last = max(int(np.ceil(len(self) * end)), first + 1)
+        return Series(self.steps[first:last], self.values[first:last])
+
+
+def series(records: Iterable[Mapping[str, Any]], key: str) -> Series:
+    """The finite values of a key with their steps; lines without one are left out, a step that does not rise too."""
+    steps, values = list[float](), list[float]()
+    for record in records:
+        step, value = number(record.get("step")), number(record.get(key))
+        if step is not None and value is not None and (not steps or step > steps[-1]):
+            steps.append(step)
+            values.append(value)
+    return Series(np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
+
+
+def number(value: object) -> float | None:
+    """The value if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """The value if it is a mapping, else an empty one; keys become text."""
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key such as `hyperparams.target_kl`; None where a part is missing."""
+    found: Any = config
+    for part in key.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(part)
+    return found
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys with their values; a schedule (`start`, `end`, `fraction`) and an empty mapping count as one value."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value and not {"start", "end"} <= set(value):
+            found |= leaves(value, f"{key}.")
+        else:
+            found[key] = value
+    return found
+
+
+def show_setting(value: object) -> str:
+    """A config value as a person writes it: `0.001 to 0` for a schedule, `64, 64` for a list."""
+    if isinstance(value, Mapping) and {"start", "end"} <= set(value):
+        fraction = number(value.get("fraction"))
+        over = f" over {show_share(fraction)}" if fraction is not None and fraction != 1 else ""
+        return f"{show_setting(value['start'])} to {show_setting(value['end'])}{over}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {show_setting(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(show_setting(item) for item in value) or "none"
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def show_number(value: float | None) -> str:
+    """A score with as many digits as its size needs; a dash for none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    size = abs(value)
+    digits = 0 if size >= 10_000 else 1 if size >= 10 else 2 if size >= 0.1 or size == 0 else 4
+    if 0 < size < 0.001 or size >= 1e9:
+        return f"{value:.2e}"
+    return f"{value:,.{digits}f}"
+
+
+def show_steps(value: float) -> str:
+    """A number of steps in short: 15k, 1.5M."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def show_share(value: float) -> str:
+    """A share as whole per cent: `67 %`."""
+    return f"{value * 100:.0f} %"
+
+
+def show_seconds(value: float | None) -> str:
+    """A duration in short: 5.9 s, 3 min 20 s, 2 h 05 min."""
+    if value is None:
+        return "-"
+    if value < 60:
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
