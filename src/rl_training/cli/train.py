@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rl_training.cli.options import ConfigOptions, JsonOption, print_json, program
+from rl_training.cli.end_card import print_card
+from rl_training.cli.options import ConfigOptions, JsonOption, print_json
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Command:
     """Print the resolved config, each value with its origin, and stop."""
 
     def run(self) -> int:
-        seeds = _parse_seeds(self.seeds) if self.seeds is not None else None
+        seeds = parse_seeds(self.seeds) if self.seeds is not None else None
         if seeds is not None and self.options.seed is not None:
             raise UserError("give --seed or --seeds, not both")
         resolved = self.options.resolve()
@@ -65,8 +66,9 @@ class Command:
 
 def _train(resolved: ResolvedConfig) -> TrainResult:
     from rl_training.experiment.runner import start_run
+    from rl_training.zoo.reference import find_reference
 
-    return start_run(resolved)
+    return start_run(resolved, find_reference=find_reference)
 
 
 def summary(result: TrainResult) -> dict[str, Any]:
@@ -75,6 +77,8 @@ def summary(result: TrainResult) -> dict[str, Any]:
         "run_dir": str(result.run_dir),
         "checkpoint": str(result.checkpoint_path),
         "best_checkpoint": str(result.best_checkpoint_path) if result.best_checkpoint_path else None,
+        "best_score": result.best_score,
+        "reference": _reference_summary(result),
         "stop_reason": result.stop_reason,
         "resume_grade": result.resume_grade,
         "notes": list(result.notes),
@@ -83,34 +87,24 @@ def summary(result: TrainResult) -> dict[str, Any]:
     }
 
 
+def _reference_summary(result: TrainResult) -> dict[str, Any] | None:
+    if result.reference is None:
+        return None
+    reference = result.reference
+    scores = {"last_mean": reference.last_mean, "last_interval_95": list(reference.last_interval)}
+    return {"preset": reference.preset, **scores, "last_scores": list(reference.last_scores)}
+
+
 def print_result(resolved: ResolvedConfig, result: TrainResult) -> None:
-    """The card at the end: what was done, where it is, and what to try next."""
+    """The card at the end: what was done, how it compares, where it is, and what to try next."""
     config = resolved.config
     seconds = result.metrics.get("time/elapsed")
     took = f" in {seconds:.0f} s" if seconds is not None else ""
-    print(f"\n{config.algo.upper()} on {config.env_id}, seed {config.seed}: {_steps(result)} steps{took}")
-    print_outcome(result)
-    if not result.exit_code:
-        print("\nTry next:")
-        print(f"  {program()} eval {result.run_dir} --episodes 100")
-        print(f"  {program()} resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}")
-        print(f"  {program('tensorboard')} --logdir {config.output_dir}")
-        print(f"  {program()} train ppo/pendulum")
-
-
-def print_outcome(result: TrainResult) -> None:
-    """The lines that `train` and `resume` share."""
-    if result.evaluation is not None:
-        from rl_training.experiment.console import evaluation_text
-
-        print(evaluation_text(result.evaluation))
-    if result.stop_reason is not None:
-        print(f"stopped: {result.stop_reason}")
-    print(f"run folder: {result.run_dir}")
-    if result.best_checkpoint_path is not None:
-        print(f"best checkpoint: {result.best_checkpoint_path}")
-    if result.exit_code:
-        print(f"resume with: {program()} resume {result.run_dir}")
+    print_card(
+        f"{config.algo.upper()} on {config.env_id}, seed {config.seed}: {_steps(result)} steps{took}",
+        result,
+        [f"resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}", "train ppo/pendulum"],
+    )
 
 
 def _steps(result: TrainResult) -> str:
@@ -125,7 +119,8 @@ def _print_over_seeds(results: list[tuple[int, TrainResult]]) -> None:
         print(f"\n{len(means)} seeds: mean {np.mean(means):.1f}, lowest {min(means):.1f}, highest {max(means):.1f}")
 
 
-def _parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as the command line writes them: numbers with commas."""
     try:
         seeds = [int(part) for part in text.split(",")]
     except ValueError:

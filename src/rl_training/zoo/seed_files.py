@@ -1,0 +1,131 @@
+"""What a benchmark keeps of each seed: where it came from, and its result once there is one.
+
+OUTPUT/benchmark.json           which benchmark the folder belongs to
+OUTPUT/ppo_cartpole/seed0.json  fingerprint, config and result of one seed; the result is null until the run is finished
+OUTPUT/ppo_cartpole/seed0.log   what the run printed
+OUTPUT/ppo_cartpole/ppo__…/     its run directory
+OUTPUT/results/ppo_cartpole.json
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.run_dir import write_atomically
+from rl_training.utils.errors import UserError
+from rl_training.zoo.fingerprint import differences
+
+IDENTITY, RESULTS = "benchmark.json", "results"
+
+
+@dataclass(frozen=True, eq=False)
+class SeedTask:
+    """One run of a benchmark: everything a process needs to do it."""
+
+    preset: str
+    seed: int
+    overrides: dict[str, Any]
+    episodes: int
+    output: Path
+    config: dict[str, Any]
+    """The config that determines the scores, as plain values."""
+    fingerprint: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.preset} seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the runs of the preset are."""
+        return self.output / file_stem(self.preset)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"seed{self.seed}.json"
+
+    @property
+    def log(self) -> Path:
+        return self.file.with_suffix(".log")
+
+    def run_dirs(self) -> list[Path]:
+        """The run directories of this seed, oldest first."""
+        return sorted(self.folder.glob(f"*__seed{self.seed}__*"))
+
+    def write(self, run: Mapping[str, Any] | None) -> None:
+        """Notes that the run has begun (None) or is finished."""
+        record = {"fingerprint": self.fingerprint, "config": self.config, "run": run}
+        write_atomically(self.file, json.dumps(record, indent=1) + "\n")
+
+    def result(self) -> dict[str, Any] | None:
+        """The finished run's scores; None if it is not finished."""
+        record = _read(self.file)
+        return None if record is None else record["run"]
+
+    def mismatch(self) -> str | None:
+        """Why what the folder has of this seed must not be used, or None if it may."""
+        if not self.file.exists():
+            return "its seed file is missing" if self.run_dirs() else None
+        record = _read(self.file)
+        if record is None:
+            return f"{self.file.name} is damaged"
+        changes = differences(record["config"], self.config)
+        then, now = ({**fingerprint, "config": None} for fingerprint in (record["fingerprint"], self.fingerprint))
+        changes += differences(then, now)
+        return "; ".join(changes[:4]) or None
+
+    def discard(self) -> None:
+        """Removes all that the folder has of this seed, and the preset's data file, which it may be part of."""
+        for run_dir in self.run_dirs():
+            shutil.rmtree(run_dir)
+        for path in (self.file, self.log, data_file(self.output, self.preset)):
+            path.unlink(missing_ok=True)
+
+
+def file_stem(preset: str) -> str:
+    """A preset's name as a file name."""
+    return preset.replace("/", "_")
+
+
+def data_file(output: Path, preset: str) -> Path:
+    """The data file that a benchmark writes for a preset."""
+    return output / RESULTS / f"{file_stem(preset)}.json"
+
+
+def claim_folder(output: Path, name: str) -> None:
+    """Makes the folder of a benchmark, or checks that it is one of the same name."""
+    identity = output / IDENTITY
+    if identity.exists():
+        found = _read_json(identity).get("name")
+        if found != name:
+            raise UserError(
+                f"{output} holds the runs of the benchmark {found!r}, not of {name!r}. "
+                f"Choose another folder: --output {output.parent / name}"
+            )
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} is not empty and not the folder of a benchmark. Choose another one: --output FOLDER")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(identity, json.dumps({"format": 1, "name": name}) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {output}: {error.strerror}. Choose another folder: --output FOLDER"
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    record = _read_json(path)
+    return record if {"fingerprint", "config", "run"} <= set(record) else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
