@@ -29,16 +29,21 @@ class Command:
     """Import a Python module first, e.g. one that registers environments; may be repeated."""
 
     def run(self) -> int:
-        from rl_training.cli.train import print_outcome, summary
+        from rl_training.cli.end_card import print_card
+        from rl_training.cli.train import summary
         from rl_training.experiment.runner import resume_run
+        from rl_training.zoo.reference import find_reference
 
         import_modules(self.import_modules)
-        result = resume_run(self.path, total_timesteps=self.total_timesteps, device=self.device)
+        result = resume_run(
+            self.path, total_timesteps=self.total_timesteps, device=self.device, find_reference=find_reference
+        )
         for note in result.notes:
             print(f"note: {note}", file=sys.stderr)
         if self.output.json:
             print_json(summary(result))
             return result.exit_code
-        print(f"\nresumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps")
-        print_outcome(result)
+        print_card(
+            f"resumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps", result, []
+        )
         return result.exit_code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from rl_training.experiment.build import EnvSource, build_algorithm, complete_co
 from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.config_loader import ResolvedConfig, load_config
+from rl_training.experiment.reference import Reference, save_reference
 from rl_training.experiment.replay_segments import ReplaySegments
 from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
 from rl_training.experiment.session import TrainingSession, TrainResult
@@ -21,13 +22,27 @@ FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "chec
 """Config keys that a resume may change: none of them alters what a step of training computes, but for schedules, which
 follow the new total."""
 
+FindReference = Callable[[TrainConfig], Reference | None]
+"""From a config with every hyperparameter written out to what a run of it is measured against."""
 
-def start_run(source: TrainConfig | ResolvedConfig, callbacks: Sequence[Callback] = ()) -> TrainResult:
+
+def start_run(
+    source: TrainConfig | ResolvedConfig,
+    callbacks: Sequence[Callback] = (),
+    *,
+    find_reference: FindReference | None = None,
+) -> TrainResult:
     """A new run from its beginning, in a run directory of its own."""
-    return _run(source, None, None, (), callbacks)
+    return _run(source, None, None, (), callbacks, find_reference)
 
 
-def resume_run(path: str | Path, *, total_timesteps: int | None = None, device: str | None = None) -> TrainResult:
+def resume_run(
+    path: str | Path,
+    *,
+    total_timesteps: int | None = None,
+    device: str | None = None,
+    find_reference: FindReference | None = None,
+) -> TrainResult:
     """Continues a run.
 
     A run folder, or its newest checkpoint, continues in place; an older checkpoint, or a saved agent, continues in a new run
@@ -45,7 +60,7 @@ def resume_run(path: str | Path, *, total_timesteps: int | None = None, device: 
         config = replace(config, total_timesteps=total_timesteps)
     if device is not None:
         config = replace(config, device=device)
-    return _run(config, run_dir, checkpoint, notes)
+    return _run(config, run_dir, checkpoint, notes, (), find_reference)
 
 
 def _run(
@@ -53,7 +68,8 @@ def _run(
     run_dir: Path | None,
     checkpoint: Checkpoint | None,
     notes: Sequence[str],
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback],
+    find_reference: FindReference | None,
 ) -> TrainResult:
     config, hyperparams = complete_config(source)
     device = select_device(config.device)
@@ -72,7 +88,11 @@ def _run(
             run_dir = make_run_dir(config)
         else:
             write_atomically(run_dir / CONFIG, config.to_yaml())
-        session = TrainingSession(config, algorithm, envs, env_source, run_dir=run_dir, callbacks=callbacks)
+        reference = find_reference(config) if find_reference is not None else None
+        save_reference(run_dir, reference)
+        session = TrainingSession(
+            config, algorithm, envs, env_source, run_dir=run_dir, callbacks=callbacks, reference=reference
+        )
         if checkpoint is not None:
             session.resume(checkpoint, notes)
         return session.train()

@@ -20,6 +20,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logging import MetricReader, RunLogger
 from rl_training.experiment.metadata import RunMetadata
+from rl_training.experiment.reference import Reference
 from rl_training.experiment.replay_segments import INFO as REPLAY_SEGMENTS
 from rl_training.experiment.replay_segments import ReplaySegments, replay_state
 from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRATCH, write_atomically
@@ -55,6 +56,10 @@ class TrainResult:
     checkpoint_path: Path | None = None
     """The newest checkpoint."""
     best_checkpoint_path: Path | None = None
+    best_score: float | None = None
+    """Mean return of the best evaluation, which the best checkpoint had."""
+    reference: Reference | None = None
+    """The shipped result that the run is measured against."""
     notes: tuple[str, ...] = field(default=())
     """What had to be said while resuming, e.g. a damaged checkpoint that was skipped."""
 
@@ -71,8 +76,10 @@ class TrainingSession:
         *,
         run_dir: Path | None = None,
         callbacks: Sequence[Callback] = (),
+        reference: Reference | None = None,
     ):
         self.config, self.algorithm, self.run_dir = config, algorithm, run_dir
+        self.reference = reference
         self.spaces = Spaces(envs.single_observation_space, envs.single_action_space)
         self.envs = envs
         self.metadata: RunMetadata | None = None
@@ -86,6 +93,7 @@ class TrainingSession:
                 self.metadata = RunMetadata.load(run_dir)
             else:
                 self.metadata = RunMetadata.create(run_dir, config, str(algorithm.device))
+        self._saver = Checkpoint(self._save, every=config.checkpoint.every) if self.store is not None else None
         self._before, self._after = self._own_callbacks()
         # A run's scratch folder goes with the run; without a run directory it goes with the session.
         self._temporary = tempfile.TemporaryDirectory(prefix="axiomrl-") if run_dir is None else None
@@ -179,9 +187,9 @@ class TrainingSession:
         after: list[Callback] = [self._reader]
         if self.run_dir is not None and self.metadata is not None:
             after.append(RunLogger(self.run_dir, self.metadata, tensorboard=config.logging.tensorboard))
-        after.append(make_console(config))
-        if self.store is not None:
-            after.append(Checkpoint(self._save, every=config.checkpoint.every))
+        after.append(make_console(config, self.run_dir, self.reference))
+        if self._saver is not None:
+            after.append(self._saver)
         return callbacks, after
 
     def _save(self, step: int, best: bool) -> None:
@@ -232,6 +240,8 @@ class TrainingSession:
             run_dir=self.run_dir,
             checkpoint_path=latest,
             best_checkpoint_path=self.run_dir / best if self.run_dir is not None and best else None,
+            best_score=self._saver.best if self._saver is not None and best else None,
+            reference=self.reference,
             notes=tuple(self.notes),
         )
 

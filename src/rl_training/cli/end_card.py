@@ -1,0 +1,49 @@
+"""What `train` and `resume` print at the end: the score beside its reference, where everything is, and what to try next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl_training.cli.options import program
+
+if TYPE_CHECKING:
+    from rl_training.experiment.session import TrainResult
+
+
+def print_card(headline: str, result: TrainResult, further: list[str]) -> None:
+    """`further` are commands to try next, beside those that every finished run gets."""
+    from rl_training.experiment.console import evaluation_text
+    from rl_training.experiment.run_view import number
+
+    print(f"\n{headline}")
+    if result.evaluation is not None:
+        print(evaluation_text(result.evaluation))
+    if result.best_checkpoint_path is not None:
+        print(f"best checkpoint ({number(result.best_score)}): {result.best_checkpoint_path}")
+    print(reference_text(result))
+    if result.stop_reason is not None:
+        print(f"stopped: {result.stop_reason}")
+    print(f"run folder: {result.run_dir}")
+    if result.exit_code:
+        print(f"resume with: {program()} resume {result.run_dir}")
+        return
+    print("\nTry next:")
+    for command in (f"report {result.run_dir} --format html", f"eval {result.run_dir} --episodes 100", *further):
+        print(f"  {program()} {command}")
+
+
+def reference_text(result: TrainResult) -> str:
+    """The shipped score of the same config, and where a run that went all the way lies among its seeds."""
+    from rl_training.experiment.reference import NO_REFERENCE
+    from rl_training.experiment.run_view import number
+
+    reference, evaluation = result.reference, result.evaluation
+    if reference is None:
+        return NO_REFERENCE
+    low, high = reference.last_interval
+    text = f"reference {number(reference.last_mean)} ({reference.seeds} seeds, {number(low)} to {number(high)})"
+    if evaluation is None or result.stop_reason is not None:
+        return text
+    seeds = reference.at_end
+    place = seeds.place(evaluation.mean, evaluation.ci_low, evaluation.ci_high)
+    return f"{text}; this run is {place} the seeds' range, {number(seeds.low)} to {number(seeds.high)}"

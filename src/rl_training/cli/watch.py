@@ -1,0 +1,104 @@
+"""`axiomrl watch`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from rl_training.cli.options import JsonOption, print_json, program
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rl_training.zoo.run_follower import RunFollower
+
+POLL_SECONDS = 0.5
+QUIET_SECONDS = 60.0
+"""Silence after which a run that calls itself running is suspected to be dead."""
+
+
+@dataclass
+class Command:
+    """Follow a run from another terminal. It reads the run's folder only; leaving does not touch the run."""
+
+    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = Path("runs")
+    """A run folder, or a folder of runs: the one in it that was started or resumed last."""
+    once: bool = False
+    """Show the run as it is now and leave; also what happens where the output is not a terminal."""
+
+    def run(self) -> int:
+        with suppress(KeyboardInterrupt):
+            self._show()
+        return 0
+
+    def _show(self) -> None:
+        from rich.console import Console
+
+        from rl_training.experiment.panel import run_panel
+        from rl_training.zoo.run_follower import RunFollower, newest_run
+
+        run_dir, skipped = newest_run(self.path)
+        for problem in skipped:
+            print(f"note: skipped {problem}", file=sys.stderr)
+        follower, console = RunFollower(run_dir), Console()
+        if self.output.json:
+            print_json(follower.to_dict())
+        elif self.once or follower.ended or not console.is_terminal:
+            console.print(run_panel(follower.view, _footer(follower)))
+        elif console.is_dumb_terminal:
+            _follow_plainly(follower)
+        else:
+            _follow(follower, console)
+
+
+def _follow(follower: RunFollower, console: Console) -> None:
+    """Redraws the panel until the run ends; the last one stays on the screen."""
+    from rich.live import Live
+
+    from rl_training.experiment.panel import run_panel
+
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(run_panel(follower.view, _footer(follower)), refresh=True)
+            if follower.ended:
+                return
+            time.sleep(POLL_SECONDS)
+            follower.poll()
+
+
+def _follow_plainly(follower: RunFollower) -> None:
+    """One line per report and evaluation, for terminals that cannot move their cursor."""
+    from rl_training.experiment.panel import plain_evaluation, plain_line
+
+    print(plain_line(follower.view), flush=True)
+    while not follower.ended:
+        time.sleep(POLL_SECONDS)
+        before = follower.view.metrics, follower.view.evaluation
+        follower.poll()
+        if follower.view.evaluation not in (None, before[1]):
+            print(plain_evaluation(follower.view), flush=True)
+        if follower.view.metrics is not before[0]:
+            print(plain_line(follower.view), flush=True)
+    print(_footer(follower))
+
+
+def _footer(follower: RunFollower) -> str:
+    folder, resume = f"run folder: {follower.run_dir}", f"{program()} resume {follower.run_dir}"
+    if not follower.ended:
+        if follower.silence < QUIET_SECONDS:
+            return f"{folder}\nCtrl-C leaves; the run goes on"
+        return f"{folder}\nno news for {follower.silence:,.0f} s: busy, or killed; then continue it with: {resume}"
+    reason = follower.metadata.get("stop_reason")
+    lines = [folder]
+    if reason:
+        lines.append(f"{follower.view.status}: {reason}")
+    if follower.view.status != "completed":
+        lines.append(f"resume with: {resume}")
+    return "\n".join(lines)
