@@ -52,7 +52,10 @@ class CrossQConfig(SACConfig):
 
 
 class CrossQ(SACBase[CrossQConfig]):
-    """SAC without target networks, by batch renormalisation over both ends of each transition."""
+    """SAC without target networks, by batch renormalisation over both ends of each transition.
+
+    (Bhatt et al. 2024, arXiv 1902.05605)
+    """
 
     config_class = CrossQConfig
 

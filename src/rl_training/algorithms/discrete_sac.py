@@ -40,7 +40,7 @@ def soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
 
 
 class DiscreteSAC(SACBase[DiscreteSACConfig]):
-    """Soft actor-critic that chooses among n actions."""
+    """Soft actor-critic that chooses among n actions (Christodoulou 2019, arXiv 1910.07207)."""
 
     config_class = DiscreteSACConfig
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)

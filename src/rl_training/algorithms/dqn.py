@@ -15,7 +15,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
 from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport, slow_copy
-from rl_training.algorithms.steps import step_runner
+from rl_training.algorithms.steps import Acting, step_runner
 from rl_training.algorithms.value_losses import (
     bellman_target,
     categorical_cross_entropy,
@@ -121,7 +121,10 @@ class _Losses:
 
 
 class DQN(OffPolicyAlgorithm[DQNConfig]):
-    """Q-learning from replayed transitions against a slowly moving target network."""
+    """Q-learning from replayed transitions against a slowly moving target network (Mnih et al. 2015, doi 10.1038/nature14236).
+
+    Each improvement is a switch, so that the named variants are this algorithm with other defaults.
+    """
 
     config_class = DQNConfig
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
@@ -140,6 +143,9 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         )
         self._priorities = torch.zeros(0, device=self.device)
         self._run_step = step_runner(self, self._step)
+        self._act_greedily = Acting(self, self._greedy)
+        self._act_exploring = Acting(self, self._epsilon_greedy)
+        self._epsilon = torch.zeros((), device=self.device)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> QNetwork:
@@ -181,7 +187,17 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         return {"policy": self.target}
 
     def explore(self, obs: Observation, *, generator: torch.Generator, progress: float) -> Tensor:
-        return self.policy.act(obs, generator=generator, epsilon=self.config.epsilon_at(progress))
+        epsilon = self.config.epsilon_at(progress)
+        if epsilon <= 0:
+            return self._act_greedily(obs, generator=generator)
+        self._epsilon.fill_(epsilon)
+        return self._act_exploring(obs, self._epsilon, generator=generator)
+
+    def _greedy(self, obs: Observation, random: RandomSource) -> Tensor:
+        return self.policy.act(obs, generator=random)
+
+    def _epsilon_greedy(self, obs: Observation, epsilon: Tensor, random: RandomSource) -> Tensor:
+        return self.policy.act(obs, generator=random, epsilon=epsilon)
 
     def update(self, batch: TransitionBatch, progress: float) -> Metrics:
         """One gradient step on the importance-weighted mean loss."""

@@ -71,7 +71,7 @@ class NStepDQNConfig(DQNConfig):
 
 
 class NStepDQN(DQN):
-    """Targets of several rewards before the bootstrap (Sutton 1988)."""
+    """Targets of several rewards before the bootstrap (Sutton 1988, doi 10.1007/BF00115009)."""
 
     config_class = NStepDQNConfig
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from rl_training.algorithms.optimizers import Adam, FlatOptimizer
-from rl_training.algorithms.steps import step_runner
+from rl_training.algorithms.steps import Acting, step_runner
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
@@ -88,6 +88,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         self._actor_metrics: Metrics = {}
         self._priorities = torch.zeros(0, device=self.device)
         self._run_step = step_runner(self, self._step)
+        self._sample_actions = Acting(self, lambda obs, random: self.policy.act(obs, generator=random))
 
     def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> FlatOptimizer:
         start = schedule_value(learning_rate, 0.0)
@@ -103,7 +104,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         return {"critics": self.critic_optimizer, "actor": self.actor_optimizer}
 
     def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        return self.policy.act(obs, generator=generator)
+        return self._sample_actions(obs, generator=generator)
 
     def priorities(self) -> Tensor:
         return self._priorities

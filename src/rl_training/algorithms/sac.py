@@ -166,6 +166,6 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
 
 
 class SAC(SACBase[SACConfig]):
-    """Soft actor-critic: a stochastic policy that maximises return plus entropy."""
+    """Soft actor-critic: a stochastic policy that maximises return plus entropy (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     config_class = SACConfig

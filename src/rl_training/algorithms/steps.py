@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -75,11 +75,46 @@ def _compile(function: Callable[..., OutputT], args: tuple[Any, ...]) -> Callabl
     # An ordinary compiled function asks before each call whether everything is as it was, weight by weight, which costs as
     # much as a small update. Here nothing changes but the numbers: compiled ahead for these arguments, it is called bare.
     ask_nothing: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    # Gradients inside the function, and the random numbers (of dropout) that the function itself would draw.
-    with tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(fallback_random=True):
+    # `fallback_random` is for the numbers that the function itself would draw (dropout). A main program in C++ saves the
+    # way through Python from kernel to kernel, and torch's own tanh takes several times as long as one from exponentials.
+    settings = {"fallback_random": True, "cpp_wrapper": True, "cpp.use_decompose_tanh": True}
+    with tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(settings):
         compiled: Any = torch.compile(call, fullgraph=True, dynamic=False, options=ask_nothing)
         bare: Callable[..., OutputT] = compiled.aot_compile((args, {})).fn
     return bare
+
+
+class CompiledDraws(Generic[OutputT]):
+    """A compiled function of tensors and random numbers, which are drawn before each call.
+
+    The first call runs the function once as it is, inside `undoing()`, to see which numbers it draws.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., OutputT],
+        device: torch.device,
+        undoing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ):
+        self._function, self._device, self._undoing = function, device, undoing
+        self._draws: list[Draw] | None = None
+        self._compiled = CompiledFunction(self._with_numbers)
+
+    @property
+    def seconds(self) -> float:
+        """How long compiling took."""
+        return self._compiled.seconds
+
+    def __call__(self, *args: Any, generator: torch.Generator) -> OutputT:
+        if self._draws is None:
+            recorder = Recorder(torch.Generator(self._device))  # one of its own: the run's stream must not move
+            with self._undoing():
+                self._function(*args, recorder)
+            self._draws = recorder.draws
+        return self._compiled([draw.take(generator) for draw in self._draws], *args)
+
+    def _with_numbers(self, numbers: list[Tensor], *args: Any) -> OutputT:
+        return self._function(*args, Tape(numbers))
 
 
 class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
@@ -87,33 +122,38 @@ class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
 
     def __init__(self, algorithm: Algorithm[Any, Any], step: Step[StepBatchT, VariantT, OutputT]):
         self._algorithm, self._step = algorithm, step
-        self._functions: dict[VariantT, CompiledFunction[OutputT]] = {}
-        self._draws: dict[VariantT, list[Draw]] = {}
+        self._functions: dict[VariantT, CompiledDraws[OutputT]] = {}
 
     def __call__(self, batch: StepBatchT, variant: VariantT) -> OutputT:
-        if variant not in self._functions:
-            return self._first_call(batch, variant)
-        return self._functions[variant](batch, self._numbers(variant))
-
-    def _numbers(self, variant: VariantT) -> list[Tensor]:
-        return [draw.take(self._algorithm.generator) for draw in self._draws[variant]]
-
-    def _first_call(self, batch: StepBatchT, variant: VariantT) -> OutputT:
-        # A run of the ordinary step tells which random numbers it draws. It is undone, so that a resumed run, which must
-        # compile anew, takes the same steps as one that never stopped.
-        recorder = Recorder(self._algorithm.generator)
-        with _undone(self._algorithm):
-            self._step(batch, variant, recorder)
-        self._draws[variant] = recorder.draws
-
-        def with_numbers(batch: StepBatchT, numbers: list[Tensor]) -> OutputT:
-            return self._step(batch, variant, Tape(numbers))
-
-        function = CompiledFunction(with_numbers)
-        outputs = function(batch, self._numbers(variant))
+        known = self._functions.get(variant)
+        if known is not None:
+            return known(batch, generator=self._algorithm.generator)
+        # The first run is undone, so that a resumed run, which must compile anew, takes the same steps as one that never stopped.
+        function = CompiledDraws(
+            lambda batch, random: self._step(batch, variant, random),
+            self._algorithm.device,
+            lambda: _undone(self._algorithm),
+        )
+        outputs = function(batch, generator=self._algorithm.generator)
         self._functions[variant] = function
         self._algorithm.compile_seconds += function.seconds
         return outputs
+
+
+class Acting:
+    """How an algorithm's actions are computed from tensors and random numbers: as written, or compiled where its updates are."""
+
+    def __init__(self, algorithm: Algorithm[Any, Any], act: Callable[..., Tensor]):
+        self._algorithm, self._act = algorithm, act
+        self._compiled = CompiledDraws(act, algorithm.device) if algorithm.compiled else None
+
+    def __call__(self, *tensors: Any, generator: torch.Generator) -> Tensor:
+        if self._compiled is None:
+            return self._act(*tensors, generator)
+        before = self._compiled.seconds
+        actions = self._compiled(*tensors, generator=generator)
+        self._algorithm.compile_seconds += self._compiled.seconds - before
+        return actions
 
 
 class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):

@@ -61,7 +61,7 @@ def smoothed_actions(actions: Tensor, noise: Tensor, clip: float) -> Tensor:
 
 
 class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
-    """Twin critics, delayed actor, smoothed targets."""
+    """Twin critics, delayed actor, smoothed targets (Fujimoto et al. 2018, arXiv 1802.09477)."""
 
     config_class = TD3Config
     action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
@@ -87,7 +87,7 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         return {"actor": self.target_actor, "critics": self.target_critics}
 
     def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        actions = self.policy.act(obs)
+        actions = self._sample_actions(obs, generator=generator)
         scale = schedule_value(self.config.exploration_noise, progress)
         return (actions + self.noise.sample(actions, scale, generator)).clamp_(-1.0, 1.0)
 
@@ -140,6 +140,6 @@ class DDPGConfig(TD3Config):
 
 
 class DDPG(TD3):
-    """Deep deterministic policy gradient."""
+    """Deep deterministic policy gradient (Lillicrap et al. 2016, arXiv 1509.02971)."""
 
     config_class = DDPGConfig

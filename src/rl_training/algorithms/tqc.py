@@ -43,7 +43,7 @@ def truncated(quantiles: Tensor, drop: int) -> Tensor:
 
 
 class TQC(SACBase[TQCConfig]):
-    """SAC with truncated quantile critics."""
+    """SAC with quantile critics, of which the target leaves the largest out (Kuznetsov et al. 2020, arXiv 2005.04269)."""
 
     config_class = TQCConfig
 

@@ -130,7 +130,10 @@ def line_search(
 
 
 class TRPO(OnPolicyAlgorithm[TRPOConfig]):
-    """One natural-gradient step per rollout, inside a trust region; the critic is trained apart."""
+    """One natural-gradient step per rollout, inside a trust region (Schulman et al. 2015, arXiv 1502.05477).
+
+    The critic is trained apart.
+    """
 
     config_class = TRPOConfig
     can_compile = False  # its line search looks at the numbers

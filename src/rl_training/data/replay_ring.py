@@ -15,6 +15,7 @@ from rl_training.data.packed_ints import PackedInts
 from rl_training.data.replay_storage import Allocator, Frames, Ints, ObsStorage
 from rl_training.data.rollout_buffer import ObsTensor, Shape
 from rl_training.utils.errors import CheckpointError
+from rl_training.utils.spaces import Array
 
 TERMINATED, TRUNCATED = 1, 2
 FLAG_BITS = 2
@@ -96,17 +97,19 @@ class ReplayRing:
         *,
         obs: ObsTensor,
         actions: Tensor,
-        rewards: Tensor,
+        rewards: Array | Tensor,
         next_obs: ObsTensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        valid: Tensor,
+        terminated: Array | Tensor,
+        truncated: Array | Tensor,
+        valid: Array | Tensor,
     ) -> None:
-        """Appends one step of all environments, tensors (N, ...); inside an episode `obs` is the previous `next_obs` and is not
-        stored again. An invalid step is not stored, and if its environment was inside an episode (its worker died), that
-        episode ends with the step before, as a truncated one."""
-        keep, envs = to_host(valid), self._envs
-        ended_by, cut_by, reward = to_host(terminated), to_host(truncated), to_host(rewards)
+        """Appends one step of all environments, (N, ...), all but observations and actions on the host.
+
+        Inside an episode `obs` is the previous `next_obs` and is not stored again. An invalid step is not stored, and if its
+        environment was inside an episode (its worker died), that episode ends with the step before, as a truncated one.
+        """
+        keep, envs = np.asarray(valid), self._envs
+        ended_by, cut_by, reward = np.asarray(terminated), np.asarray(truncated), np.asarray(rewards)
         if not keep.all():
             self.cut_episodes(np.flatnonzero(~keep))
             envs = np.flatnonzero(keep)

@@ -6,12 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
 from rl_training.policies.distributions import Categorical, SquashedGaussian
 from rl_training.policies.networks import mlp, orthogonal_init_
+from rl_training.utils.draws import RandomSource
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 """Bounds of the log standard deviation before the tanh (arXiv 1812.05905, reference code)."""
@@ -21,14 +21,14 @@ class Actor(nn.Module, ABC):
     """What a policy asks of its actor."""
 
     @abstractmethod
-    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+    def act(self, features: Tensor, *, generator: RandomSource, deterministic: bool) -> Tensor:
         """Actions of features (B, F)."""
 
 
 class StochasticActor(Actor):
     """An actor whose forward pass gives a distribution over actions."""
 
-    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+    def act(self, features: Tensor, *, generator: RandomSource, deterministic: bool) -> Tensor:
         distribution = self(features)
         return distribution.mode() if deterministic else distribution.sample(generator)
 
@@ -67,7 +67,7 @@ class DeterministicActor(Actor):
     def forward(self, features: Tensor) -> Tensor:
         return self.network(features).tanh()
 
-    def act(self, features: Tensor, *, generator: torch.Generator | None, deterministic: bool) -> Tensor:
+    def act(self, features: Tensor, *, generator: RandomSource, deterministic: bool) -> Tensor:
         return self(features)
 
 

@@ -11,6 +11,7 @@ from rl_training.policies.actors import Actor
 from rl_training.policies.encoders import FlattenEncoder, Observation
 from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.draws import RandomSource
 
 
 class OffPolicyActorCritic(nn.Module):
@@ -37,6 +38,6 @@ class OffPolicyActorCritic(nn.Module):
         return self.encoder(obs)
 
     @torch.no_grad()
-    def act(self, obs: Observation, *, generator: torch.Generator | None = None, deterministic: bool = False) -> Tensor:
+    def act(self, obs: Observation, *, generator: RandomSource = None, deterministic: bool = False) -> Tensor:
         """Return actions in policy form, without gradient: the actor's sample, or its best guess when deterministic."""
         return self.actor.act(self.encode(obs), generator=generator, deterministic=deterministic)

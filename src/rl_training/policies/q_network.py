@@ -161,15 +161,16 @@ class QNetwork(nn.Module):
         self,
         obs: Observation,
         *,
-        generator: torch.Generator | None = None,
+        generator: RandomSource = None,
         deterministic: bool = False,
-        epsilon: float = 0.0,
+        epsilon: float | Tensor = 0.0,
     ) -> Tensor:
-        """Return actions (B,) int64: the best one, or with probability `epsilon` any one, drawn uniformly.
+        """Return actions (B,) int64: the best one, or with probability `epsilon` (number or tensor ()) any one, drawn uniformly.
 
         Unless deterministic, noisy layers in training mode get new noise and an implicit head draws its τs.
         """
-        if deterministic and epsilon > 0:
+        greedy = not isinstance(epsilon, Tensor) and epsilon <= 0
+        if deterministic and not greedy:
             raise ValueError("a deterministic action has no epsilon")
         if deterministic:
             return self.q_values(obs, noisy=False).argmax(dim=-1)
@@ -177,7 +178,7 @@ class QNetwork(nn.Module):
         if self.training:
             self.sample_noise(generator)
         actions = self.q_values(obs, self.sample_taus(batch, ACTING_TAUS, generator)).argmax(dim=-1)
-        if epsilon <= 0:
+        if greedy:
             return actions
         explore, choice = uniform((2, batch), generator, actions.device)
         # In float32, u · A may round up to A itself.

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
+from rl_training.algorithms.steps import CompiledDraws
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.runtime.throughput import StageTimer
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
 
@@ -129,9 +131,14 @@ class RolloutCollector(Collector):
         seed: int,
         device: torch.device,
         timer: StageTimer,
+        compiled: bool = False,
     ):
         super().__init__(stepper, seed=seed, device=device, timer=timer)
         self.policy, self.buffer = policy, buffer
+        self._compiled_act = CompiledDraws(self._act, device) if compiled else None
+
+    def _act(self, obs: ObsTensor, random: RandomSource) -> Tensor:
+        return self.policy.act(obs, generator=random)
 
     def collect(self) -> tuple[RolloutBuffer, int]:
         """Runs `buffer.num_steps` steps in every environment; returns the buffer and the number of valid steps."""
@@ -139,9 +146,14 @@ class RolloutCollector(Collector):
         buffer.clear()
         valid_steps = 0
         obs = obs_to_torch(self.stepper.obs, self.device)
+        compiled = self._compiled_act
+        compiling = 0.0 if compiled is None else compiled.seconds
         while not buffer.full:
             begin = clock()
-            actions = self.policy.act(obs, generator=self.generator)
+            if compiled is None:
+                actions = self.policy.act(obs, generator=self.generator)
+            else:
+                actions = compiled(obs, generator=self.generator)
             env_actions = self.adapter.to_env(actions.cpu().numpy())
             acted = clock()
             record = self.stepper.step(env_actions)
@@ -161,6 +173,9 @@ class RolloutCollector(Collector):
             timer.add("inference", acted - begin)
             timer.add("env", stepped - acted)
             timer.add("buffer", clock() - stepped)
+        if compiled is not None:
+            timer.add("compile", compiled.seconds - compiling)
+            timer.add("inference", compiling - compiled.seconds)
         buffer.last_obs = obs
         return buffer, valid_steps
 
@@ -184,33 +199,32 @@ class ReplayCollector(Collector):
 
     def collect(self, *, progress: float, random: bool) -> int:
         """One step in every environment, with uniformly random actions if `random`; returns the number of valid steps."""
-        begin = time.perf_counter()
+        begin, compiling = time.perf_counter(), self.algorithm.compile_seconds
         obs = obs_to_torch(self.stepper.obs, self.device)
         if random:
             actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs))
         else:
             actions = self.algorithm.explore(obs, generator=self.generator, progress=progress).cpu()
         env_actions = self.adapter.to_env(actions.numpy())
-        acted = time.perf_counter()
+        acted, compiling = time.perf_counter(), self.algorithm.compile_seconds - compiling
         record = self.stepper.step(env_actions)
         stepped = time.perf_counter()
         self.statistics.add(record)
-        terminated, truncated = torch.from_numpy(record.terminated), torch.from_numpy(record.truncated)
-        valid = torch.from_numpy(record.valid)
-        self.algorithm.observe(obs, terminated | truncated | ~valid)
+        self.algorithm.observe(obs, torch.from_numpy(record.terminated | record.truncated | ~record.valid))
         self.buffer.add(
             obs=obs,
             actions=actions,
-            rewards=torch.from_numpy(record.rewards),
+            rewards=record.rewards,
             next_obs=obs_to_torch(record.next_obs, self.device),
-            terminated=terminated,
-            truncated=truncated,
-            valid=valid,
+            terminated=record.terminated,
+            truncated=record.truncated,
+            valid=record.valid,
         )
-        self.timer.add("inference", acted - begin)
+        self.timer.add("compile", compiling)
+        self.timer.add("inference", acted - begin - compiling)
         self.timer.add("env", stepped - acted)
         self.timer.add("buffer", time.perf_counter() - stepped)
-        return int(record.valid.sum())
+        return int(np.count_nonzero(record.valid))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "random_actions": dict(self._random_actions.bit_generator.state)}

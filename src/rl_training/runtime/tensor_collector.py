@@ -15,12 +15,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.steps import WARM_UP_CALLS, CompiledFunction
+from rl_training.algorithms.steps import WARM_UP_CALLS, CompiledDraws
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv
 from rl_training.runtime.collector import ActingPolicy, EpisodeStatistics, RolloutCollector
-from rl_training.utils.draws import Draw, Recorder, Tape
+from rl_training.utils.draws import RandomSource
 from rl_training.utils.spaces import Array
 
 _Stepped = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]
@@ -98,8 +98,7 @@ class TensorRolloutCollector(RolloutCollector):
     ):
         super().__init__(stepper, policy, buffer, **common)
         assert isinstance(stepper.envs, TensorVectorEnv)
-        self._compiled = CompiledFunction(self._step) if compiled else None
-        self._draws: list[Draw] | None = None
+        self._compiled = CompiledDraws(self._step, self.device) if compiled else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._played = 0
         self.envs = stepper.envs
@@ -175,16 +174,15 @@ class TensorRolloutCollector(RolloutCollector):
             self._play()
         return graph
 
-    def _play_compiled(self, step: CompiledFunction[_Stepped]) -> None:
+    def _play_compiled(self, step: CompiledDraws[_Stepped]) -> None:
         """One rollout of compiled steps, whose results are put into the buffer all at once."""
         begin = time.perf_counter()
         compiling, envs, statistics = step.seconds, self.envs, self.statistics
-        draws = self._policy_draws()
         states, steps, running = envs.states, envs.steps, statistics.running
         played: list[tuple[Tensor, ...]] = []
         for _ in range(self.buffer.num_steps):
-            numbers = [draw.take(self.generator) for draw in draws]
-            results, states, steps, running = step(states, steps, running, numbers, envs.fresh_states())
+            fresh = envs.fresh_states()
+            results, states, steps, running = step(states, steps, running, fresh, generator=self.generator)
             played.append(results)
         *fields, history = (torch.stack(column) for column in zip(*played))
         self.buffer.write_all(*fields)
@@ -198,24 +196,16 @@ class TensorRolloutCollector(RolloutCollector):
             "env", time.perf_counter() - begin - compiling
         )  # with inference and buffer: they are one function
 
-    def _step(self, states: Tensor, steps: Tensor, running: Tensor, numbers: list[Tensor], fresh: Tensor) -> _Stepped:
+    def _step(self, states: Tensor, steps: Tensor, running: Tensor, fresh: Tensor, random: RandomSource) -> _Stepped:
         """Acts and steps once, as a function of everything that changes."""
         obs = self.envs.observations(states)
-        actions = self.policy.act(obs, generator=Tape(numbers))
+        actions = self.policy.act(obs, generator=random)
         step, states, steps = self.envs.advance(states, steps, self._env_form(actions), fresh)
         ended = step.terminated | step.truncated
         running = running + torch.stack((step.rewards, torch.ones_like(step.rewards)))
         truncated = step.truncated & ~step.terminated
         results = (obs, actions, step.rewards, ended, truncated, step.final_obs, running)
         return results, states, steps, running.masked_fill(ended, 0.0)
-
-    def _policy_draws(self) -> list[Draw]:
-        """The random numbers that the policy asks for in each step."""
-        if self._draws is None:
-            recorder = Recorder(torch.Generator(self.device))  # one of its own: the run's stream must not move
-            self.policy.act(self._last_obs, generator=recorder)
-            self._draws = recorder.draws
-        return self._draws
 
     def state_dict(self) -> dict[str, Any]:
         self.stepper.obs = self._last_obs.cpu().numpy()  # the stepper was not asked to step
@@ -240,7 +230,7 @@ def rollout_collector(
     envs = stepper.envs
     if isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
         return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
-    return RolloutCollector(stepper, policy, buffer, **common)
+    return RolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
 
 
 def _action_converter(space: spaces.Space[Any], device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -15,6 +15,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.dqn_variants import Rainbow
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.steps import CompiledStep
 from rl_training.algorithms.td3 import TD3
 from rl_training.data.replay_buffer import TransitionBatch
@@ -47,6 +48,23 @@ def make_batch(discrete: bool, seed: int) -> TransitionBatch:
         torch.ones(16),
         torch.arange(16),
     )
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind, settings", [(DQN, {"epsilon": 0.5}), (Rainbow, {"epsilon": 0.0}), (SAC, {})])
+def test_compiled_acting_is_the_same_and_moves_the_stream_as_far(
+    kind: type[Algorithm[Any, Any]], settings: Any
+) -> None:
+    obs = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    streams, algorithms = [torch.Generator().manual_seed(7) for _ in range(2)], []
+    for flag, stream in zip((False, True), streams):
+        algorithm = off_policy(kind, flag, **settings)
+        algorithms.append([algorithm.explore(obs, generator=stream, progress=0.1 * step) for step in range(8)])
+        assert (algorithm.compile_seconds > 0) == flag
+    for ours, theirs in zip(*algorithms):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert torch.equal(*(stream.get_state() for stream in streams))
+    assert len({str(actions.tolist()) for actions in algorithms[0]}) > 1, "they do explore"
 
 
 @needs_compiler
