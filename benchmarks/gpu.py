@@ -72,8 +72,9 @@ def actor_critic(algo: str, storage: str) -> dict[str, Any]:
 
 def ppo_tensor() -> dict[str, Any]:
     """The preset ppo/cartpole_tensor: rate, and for each seed how long the whole training took and what came out."""
-    rate = Rate(begin=1_500_000, end=15_000_000)
-    config = resolve("ppo/cartpole_tensor", {"device": "cuda", "total_timesteps": 100_000_000}).config
+    rate = Rate(begin=2_000_000, end=30_000_000)
+    only_training = {"total_timesteps": 100_000_000, "evaluation.every": 0, "checkpoint.every": 0}
+    config = resolve("ppo/cartpole_tensor", {"device": "cuda", **only_training}).config
     _learn(config, [rate])
     runs = []
     for seed in SEEDS:

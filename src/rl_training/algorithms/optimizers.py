@@ -46,12 +46,15 @@ class FlatOptimizer(ABC):
         self.weights = as_one_vector(self.parameters)
         self.max_grad_norm = max_grad_norm
         # A tensor, because a recorded or compiled step would repeat a number for ever.
-        self.learning_rate = torch.tensor(float(learning_rate), device=self.weights.device)
+        self._rate = float(learning_rate)
+        self.learning_rate = torch.tensor(self._rate, device=self.weights.device)
         self._names: tuple[str, ...] = ()
         self._bad: Tensor | None = None
 
     def set_learning_rate(self, value: float) -> None:
-        self.learning_rate.fill_(value)
+        if value != self._rate:  # else nothing to launch
+            self._rate = value
+            self.learning_rate.fill_(value)
 
     def step(self, loss: Tensor, terms: Mapping[str, Tensor]) -> StepReport:
         """One step on `loss`; `terms` are the named scalars to blame if it is not finite. Reports them and the gradient's norm."""
@@ -90,7 +93,7 @@ class FlatOptimizer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         moments = {name: value.clone() for name, value in self.moments.items()}
-        return {"learning_rate": float(self.learning_rate), "moments": moments}
+        return {"learning_rate": self._rate, "moments": moments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         saved = state["moments"]
@@ -104,7 +107,7 @@ class FlatOptimizer(ABC):
                 )
         for name, value in self.moments.items():
             value.copy_(saved[name])
-        self.learning_rate.fill_(state["learning_rate"])
+        self.set_learning_rate(state["learning_rate"])
 
 
 class Adam(FlatOptimizer):

@@ -40,14 +40,25 @@ class TransitionBatch:
 
     def to(self, device: torch.device) -> TransitionBatch:
         """The batch on another device, its indices excepted."""
+        if self.rewards.device == device:
+            return self
+        parts = {
+            "actions": self.actions,
+            "rewards": self.rewards,
+            "discounts": self.discounts,
+            "weights": self.weights,
+            **_named(self.obs, "obs"),
+            **_named(self.next_obs, "next_obs"),
+        }
+        moved = _moved_together(parts, device)
         return TransitionBatch(
-            _moved(self.obs, device),
-            self.actions.to(device, non_blocking=True),
-            self.rewards.to(device, non_blocking=True),
-            _moved(self.next_obs, device),
-            self.discounts.to(device, non_blocking=True),
-            self.weights.to(device, non_blocking=True),
-            self.indices,
+            obs=_unnamed(moved, self.obs, "obs"),
+            actions=moved["actions"],
+            rewards=moved["rewards"],
+            next_obs=_unnamed(moved, self.next_obs, "next_obs"),
+            discounts=moved["discounts"],
+            weights=moved["weights"],
+            indices=self.indices,
         )
 
 
@@ -80,10 +91,26 @@ class Prioritization:
     epsilon: float = 1e-6
 
 
-def _moved(obs: ObsTensor, device: torch.device) -> ObsTensor:
-    if isinstance(obs, dict):
-        return {key: value.to(device, non_blocking=True) for key, value in obs.items()}
-    return obs.to(device, non_blocking=True)
+def _named(obs: ObsTensor, name: str) -> dict[str, Tensor]:
+    return {f"{name}/{key}": value for key, value in obs.items()} if isinstance(obs, dict) else {name: obs}
+
+
+def _unnamed(parts: Mapping[str, Tensor], like: ObsTensor, name: str) -> ObsTensor:
+    return {key: parts[f"{name}/{key}"] for key in like} if isinstance(like, dict) else parts[name]
+
+
+def _moved_together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Tensors from the host on a device: one transfer for each dtype, because each costs as much as its bytes."""
+    moved: dict[str, Tensor] = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
+        group = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
+        sizes = [tensor.numel() for tensor in group.values()]
+        # Pinned memory, so that the host need not wait; its allocator keeps it until the transfer is done.
+        packed = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
+        torch.cat([tensor.reshape(-1) for tensor in group.values()], out=packed)
+        parts = packed.to(device, non_blocking=True).split(sizes)
+        moved |= {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, group.items())}
+    return moved
 
 
 class ReplayBuffer(ReplayRing):
