@@ -141,13 +141,19 @@ class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
 
 
 class Acting:
-    """How an algorithm's actions are computed from tensors and random numbers: as written, or compiled where its updates are."""
+    """How an algorithm's actions are computed from tensors and random numbers: compiled where its updates are, recorded on a
+    GPU, and otherwise as written. On a GPU the next call may overwrite them."""
 
     def __init__(self, algorithm: Algorithm[Any, Any], act: Callable[..., Tensor]):
         self._algorithm, self._act = algorithm, act
         self._compiled = CompiledDraws(act, algorithm.device) if algorithm.compiled else None
+        self._graphed: GraphedStep[tuple[Any, ...], None, Tensor] | None = None
 
     def __call__(self, *tensors: Any, generator: torch.Generator) -> Tensor:
+        if self._compiled is None and self._algorithm.device.type == "cuda":
+            if self._graphed is None:
+                self._graphed = GraphedStep(lambda tensors, _: self._act(*tensors, generator), generator)
+            return self._graphed(tensors, None)
         if self._compiled is None:
             return self._act(*tensors, generator)
         before = self._compiled.seconds
@@ -207,21 +213,25 @@ def _undone(algorithm: Algorithm[Any, Any]) -> Iterator[None]:
     torch.random.set_rng_state(global_stream)
 
 
-def _batch_fields(batch: Any) -> dict[str, Any]:
-    """The parts of a batch that a step reads: all but the indices of replayed transitions."""
+def _parts(batch: Any) -> dict[Any, Any]:
+    """What a batch consists of: its fields, all but the indices of replayed transitions, which no step reads."""
+    if isinstance(batch, dict):
+        return batch
+    if isinstance(batch, tuple):
+        return dict(enumerate(batch))
     return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch) if field.name != "indices"}
 
 
 def _tensors(batch: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    for value in _batch_fields(batch).values():
-        found += value.values() if isinstance(value, dict) else [value]
-    return found
+    if isinstance(batch, Tensor):
+        return [batch]
+    return [tensor for part in _parts(batch).values() for tensor in _tensors(part)]
 
 
-def _cloned(batch: StepBatchT) -> StepBatchT:
-    copies = {
-        name: {key: part.clone() for key, part in value.items()} if isinstance(value, dict) else value.clone()
-        for name, value in _batch_fields(batch).items()
-    }
-    return dataclasses.replace(batch, **copies)  # type: ignore[type-var]
+def _cloned(batch: Any) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.clone()
+    copies = {name: _cloned(part) for name, part in _parts(batch).items()}
+    if isinstance(batch, dict):
+        return copies
+    return tuple(copies.values()) if isinstance(batch, tuple) else dataclasses.replace(batch, **copies)

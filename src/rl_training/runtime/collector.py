@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,12 +28,21 @@ class ActingPolicy(Protocol):
     def act(self, obs: Any, *, generator: Any = None, deterministic: bool = False) -> Tensor: ...
 
 
+HOST = torch.device("cpu")
+
+
 def obs_to_torch(obs: Observation, device: torch.device) -> ObsTensor:
     """A batch of observations from the environments as tensors on the device."""
     kept = stored_obs(obs)
     if isinstance(kept, dict):
-        return {key: torch.from_numpy(value).to(device) for key, value in kept.items()}
-    return torch.from_numpy(kept).to(device)
+        return on_device({key: torch.from_numpy(value) for key, value in kept.items()}, device)
+    return on_device(torch.from_numpy(kept), device)
+
+
+def on_device(obs: ObsTensor, device: torch.device) -> ObsTensor:
+    if isinstance(obs, dict):
+        return {key: value.to(device) for key, value in obs.items()}
+    return obs.to(device)
 
 
 class EpisodeStatistics:
@@ -197,32 +207,38 @@ class ReplayCollector(Collector):
         self.algorithm, self.buffer = algorithm, buffer
         self._random_actions = np.random.default_rng(derive_seed(seed, "random actions"))
 
-    def collect(self, *, progress: float, random: bool) -> int:
-        """One step in every environment, with uniformly random actions if `random`; returns the number of valid steps."""
+    def collect(self, *, progress: float, random: bool, before_step: Callable[[], None]) -> int:
+        """One step in every environment, with uniformly random actions if `random`; returns the number of valid steps.
+
+        `before_step` is called when the actions are known.
+        """
         begin, compiling = time.perf_counter(), self.algorithm.compile_seconds
-        obs = obs_to_torch(self.stepper.obs, self.device)
+        obs = obs_to_torch(self.stepper.obs, HOST)
+        seen = on_device(obs, self.device)
         if random:
             actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs))
         else:
-            actions = self.algorithm.explore(obs, generator=self.generator, progress=progress).cpu()
+            actions = self.algorithm.explore(seen, generator=self.generator, progress=progress).cpu()
         env_actions = self.adapter.to_env(actions.numpy())
         acted, compiling = time.perf_counter(), self.algorithm.compile_seconds - compiling
+        before_step()
+        ready = time.perf_counter()
         record = self.stepper.step(env_actions)
         stepped = time.perf_counter()
         self.statistics.add(record)
-        self.algorithm.observe(obs, torch.from_numpy(record.terminated | record.truncated | ~record.valid))
+        self.algorithm.observe(seen, torch.from_numpy(record.terminated | record.truncated | ~record.valid))
         self.buffer.add(
             obs=obs,
             actions=actions,
             rewards=record.rewards,
-            next_obs=obs_to_torch(record.next_obs, self.device),
+            next_obs=obs_to_torch(record.next_obs, HOST),
             terminated=record.terminated,
             truncated=record.truncated,
             valid=record.valid,
         )
         self.timer.add("compile", compiling)
         self.timer.add("inference", acted - begin - compiling)
-        self.timer.add("env", stepped - acted)
+        self.timer.add("env", stepped - ready)
         self.timer.add("buffer", time.perf_counter() - stepped)
         return int(np.count_nonzero(record.valid))
 

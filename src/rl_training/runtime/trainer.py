@@ -216,6 +216,8 @@ class OffPolicyTrainer(CollectingTrainer):
 
     An iteration lasts until at least `train_frequency` environment steps have been taken; for each multiple of it that
     was passed, `gradient_steps` updates follow, so the update-to-data ratio does not depend on the number of environments.
+    With `overlap` they follow in the next iteration, between the choice of its first actions and the step itself: a GPU then
+    learns while the environments move. The last iteration leaves nothing to do.
     """
 
     def __init__(
@@ -224,23 +226,35 @@ class OffPolicyTrainer(CollectingTrainer):
         collector: ReplayCollector,
         total_timesteps: int,
         callbacks: Sequence[Callback] = (),
+        *,
+        overlap: bool = False,
     ):
         super().__init__(collector, total_timesteps, callbacks)
         self.algorithm, self.collector, self.replay = algorithm, collector, collector.buffer
+        self._overlap, self._due = overlap, 0
 
     def _iterate(self) -> int:
         config, begin = self.algorithm.config, self.global_step
         now = begin
         while now // config.train_frequency == begin // config.train_frequency:
-            now += self.collector.collect(progress=self.progress, random=now < config.learning_starts)
+            random = now < config.learning_starts
+            now += self.collector.collect(progress=self.progress, random=random, before_step=self._learn)
         self.algorithm.on_env_steps(begin, now)
         if now >= config.learning_starts and len(self.collector.buffer) >= config.batch_size:
             phases = now // config.train_frequency - begin // config.train_frequency
-            with self._learning(self.algorithm):
-                self._learn(phases * config.gradient_steps)
+            self._due = phases * config.gradient_steps
+        if not self._overlap or now >= self.total_timesteps:
+            self._learn()
         return now - begin
 
-    def _learn(self, updates: int) -> None:
+    def _learn(self) -> None:
+        """The updates that are due."""
+        if self._due:
+            with self._learning(self.algorithm):
+                self._update(self._due)
+            self._due = 0
+
+    def _update(self, updates: int) -> None:
         config, buffer = self.algorithm.config, self.collector.buffer
         beta = schedule_value(config.per_beta, self.progress)
         on_device = self.algorithm.device.type != "cpu"
@@ -255,3 +269,10 @@ class OffPolicyTrainer(CollectingTrainer):
         if not on_device or self.iterations % 100 == 0:
             for optimizer in self.algorithm.optimizers().values():
                 optimizer.raise_if_nonfinite()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "due": self._due}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._due = index(state["due"])
