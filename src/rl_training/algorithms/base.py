@@ -48,6 +48,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Whether `env.normalize_rewards` makes sense for it."""
     can_compile: ClassVar[bool] = True
     """Whether its updates can be compiled."""
+    can_overlap: ClassVar[bool] = False
+    """Whether it can learn from a rollout of the policy before the last update."""
     policy: nn.Module
     compile_seconds: float
     """Time spent on compiling so far."""

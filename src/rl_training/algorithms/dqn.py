@@ -202,15 +202,14 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
     def update(self, batch: TransitionBatch, progress: float) -> Metrics:
         """One gradient step on the importance-weighted mean loss."""
         config = self.config
-        learning_rate = schedule_value(config.learning_rate, progress)
-        self.optimizer.set_learning_rate(learning_rate)
-
+        self.optimizer.set_learning_rate(schedule_value(config.learning_rate, progress))
+        self._epsilon.fill_(config.epsilon_at(progress))
         outcome = self._run_step(batch, None)
         self._priorities = outcome.priorities
         return {
             **outcome.report.metrics(),
-            "learning_rate": torch.tensor(learning_rate),
-            "epsilon": torch.tensor(config.epsilon_at(progress)),
+            "learning_rate": self.optimizer.learning_rate,
+            "epsilon": self._epsilon,
         }
 
     def _step(self, batch: TransitionBatch, variant: None, random: RandomSource) -> _Outcome:

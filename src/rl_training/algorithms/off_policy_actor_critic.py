@@ -121,7 +121,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         self._priorities = outcome.errors
         if acts:
             self._actor_metrics = outcome.actor_metrics
-        return {**outcome.metrics, **self._actor_metrics, "learning_rate": torch.tensor(learning_rate)}
+        return {**outcome.metrics, **self._actor_metrics, "learning_rate": self.critic_optimizer.learning_rate}
 
     def _step(self, batch: TransitionBatch, acts: bool, random: RandomSource) -> StepOutcome:
         """All of an update that happens on the device."""

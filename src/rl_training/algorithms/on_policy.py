@@ -83,7 +83,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     def update(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         """One update from one rollout: scale rewards, estimate advantages, optimise, then let the normaliser see the data."""
         self._scale_rewards(rollout)
-        self._preprocess_batch(rollout)
+        self._preprocess_batch(rollout, update_logprobs=not rollout.has_logprobs)
         fit = explained_variance(rollout.of_valid(rollout.values), rollout.of_valid(rollout.returns))
         metrics = self._optimize(rollout, progress)
         self._postprocess_batch(rollout)
@@ -111,8 +111,8 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     def _preprocess_batch(self, rollout: RolloutBuffer, *, update_logprobs: bool = True) -> None:
         """Fills in values, log-probabilities, advantages and returns with the current weights.
 
-        The weights have not changed since the rollout was collected, so one large forward pass here gives what the many
-        small ones during collection would have given.
+        Unless the rollout has log-probabilities already, the weights have not changed since it was collected, so one large
+        forward pass here gives what the many small ones during collection would have given.
         """
         shape = (rollout.num_steps, rollout.num_envs)
         flat_obs = rollout.flat_obs()
@@ -149,6 +149,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
 class OneLossAlgorithm(OnPolicyAlgorithm[OnPolicyConfigT]):
     """Trains actor and critic together on one loss of each minibatch. A subclass makes the optimiser."""
 
+    can_overlap = True
     optimizer: FlatOptimizer
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -161,6 +161,7 @@ class ReplayBuffer(ReplayRing):
         self.n_step, self.gamma, self.prioritization = n_step, gamma, prioritization
         self._powers = np.array([gamma**k for k in range(n_step + 1)], dtype=np.float32)
         self._reward_scale = np.float32(reward_scale)
+        self._in_memory = self.device.type == "cpu"
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._tree = SumTree(self.slots * num_envs) if prioritization is not None else None
         self._max_priority = 1.0
@@ -195,7 +196,7 @@ class ReplayBuffer(ReplayRing):
         return TransitionBatch(
             obs=self._obs.read(rows, self._stack_rows(counts, envs, rows)),
             actions=self._read_actions(rows),
-            rewards=self._to_device(rewards * self._reward_scale),
+            rewards=self._to_device(rewards if self._reward_scale == 1 else rewards * self._reward_scale),
             next_obs=self._next_obs(last_counts, envs, last, ends),
             discounts=self._to_device(discounts),
             weights=self._to_device(weights),
@@ -281,7 +282,8 @@ class ReplayBuffer(ReplayRing):
         return self._actions.take(rows).to(self._action_dtype)
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._in_memory else tensor.to(self.device)
 
     # Priorities ------------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ class RolloutBuffer:
         self.truncated = empty(dtype=torch.bool)
         self.valid = empty(dtype=torch.bool).fill_(True)
         self.last_obs: ObsTensor | None = None
+        self.has_logprobs = False
+        """Whether `logprobs` are already those of the policy that acted, which the algorithm then need not be."""
         # What the environments say is written with NumPy: where the tensors are, or beside a GPU's until the rollout is full.
         self._staged: dict[str, Array] = {
             name: stored.cpu().numpy()
@@ -90,7 +92,7 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Makes room for the next rollout."""
-        self.position, self.last_obs = 0, None
+        self.position, self.last_obs, self.has_logprobs = 0, None, False
         self._final_obs, self._final_index = [], []
 
     def add(
@@ -176,6 +178,26 @@ class RolloutBuffer:
             return {key: self._like(self.obs[key], parts) for key, parts in rows.items()}, index
         return self._like(self.obs, self._final_obs), index
 
+    def state_dict(self) -> dict[str, Any]:
+        """A full rollout as it was collected: what the algorithm computes from it is not kept."""
+        final_obs, final_index = self.final_obs() or (None, None)
+        return {
+            **{name: getattr(self, name) for name in (*_COLLECTED, "last_obs")},
+            "final_obs": final_obs,
+            "final_index": final_index,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        self._every_next_obs = None
+        for name in _COLLECTED:
+            _copy(state[name], getattr(self, name))
+        self.last_obs = map_obs(lambda saved: saved.to(self.device), state["last_obs"])
+        if state["final_index"] is not None:
+            self._final_obs = [map_obs(lambda saved: saved.numpy(), state["final_obs"])]
+            self._final_index = [state["final_index"].numpy()]
+        self.position, self.has_logprobs = self.num_steps, True
+
     def _like(self, stored: Tensor, parts: Sequence[Any]) -> Tensor:
         """Rows from the environments as one tensor of the stored kind."""
         return torch.from_numpy(np.concatenate(parts)).to(self.device, stored.dtype)
@@ -235,6 +257,18 @@ class RolloutBuffer:
         for start, stop in pairwise(bounds):
             if stop > start:
                 yield RolloutMinibatch(_slice(obs, start, stop), *(column[start:stop] for column in columns))
+
+
+_COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "valid")
+
+
+def _copy(saved: ObsTensor, stored: ObsTensor) -> None:
+    """Writes a saved tensor of exactly this shape and kind."""
+    pairs = [(saved[key], stored[key]) for key in stored] if isinstance(stored, dict) else [(saved, stored)]
+    for source, target in pairs:
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise ValueError(f"a rollout was saved as {source.dtype} {tuple(source.shape)}, not as {tuple(target.shape)}")
+        target.copy_(source)
 
 
 def _rows(obs: ObsTensor, indices: Tensor) -> ObsTensor:
