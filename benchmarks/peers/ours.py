@@ -42,12 +42,10 @@ def compile_setting(work: Work, known: set[str]) -> dict[str, Any]:
 
 
 def env_setting(work: Work) -> dict[str, Any]:
-    """Compiled rollouts need environments made of tensors; without compiling these gain nothing at so few environments."""
-    return (
-        {"env": {"backend": "tensor"}}
-        if work["compile"] and work["env"] == "CartPole-v1" and work["algo"] == "ppo"
-        else {}
-    )
+    """Several CartPoles step at once: as tensors where rollouts are compiled, which needs them, and as arrays otherwise."""
+    if work["env"] != "CartPole-v1" or work["num_envs"] == 1:
+        return {}
+    return {"env": {"backend": "tensor" if work["compile"] else "native"}}
 
 
 def _count_steps(algorithm: Any) -> Callable[[], int]:

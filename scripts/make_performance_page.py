@@ -1,0 +1,91 @@
+"""Writes the tables of docs/performance.md from the data files under results/performance/."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "results" / "performance"
+PAGE = ROOT / "docs" / "performance.md"
+MEMORY_UNIT = "bytes/step"
+
+
+def read(name: str, folder: Path = FOLDER) -> dict[str, Any]:
+    path = folder / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def cpu_table(records: dict[str, Any]) -> list[str]:
+    """Per case, how many times as fast as the fastest other library, median and spread over the rounds."""
+    lines = [
+        "| case | fastest other library | ours | ours compiled | rounds | measured |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case, record in records.items():
+        for metric, values in record["metrics"].items():
+            peer = values["fastest_peer"]
+            cells = [_ratio(values["ratios"].get(who, {}).get(peer)) for who in ("ours", "ours compiled")]
+            name = f"{case}, {metric}" if len(record["metrics"]) > 1 else case
+            unit = " (less is better)" if values["unit"] in (MEMORY_UNIT, "s") else ""
+            day = record["at_utc"][:10]
+            lines.append(f"| {name}{unit} | {peer} | {cells[0]} | {cells[1]} | {record['rounds']} | {day} |")
+    return lines
+
+
+def _ratio(spread: dict[str, float] | None) -> str:
+    return "–" if spread is None else f"{spread['median']:.2f} × ({spread['min']:.2f} to {spread['max']:.2f})"
+
+
+def gpu_table(records: dict[str, Any]) -> list[str]:
+    lines = ["| case | steps/s | learning | command |", "|---|---|---|---|"]
+    for case, record in records.items():
+        runs = record.get("runs", [])
+        learned = "–"
+        if runs:
+            scores, seconds = [run["mean"] for run in runs], [run["seconds"] for run in runs]
+            learned = f"{len(runs)} seeds: {min(scores):.1f} to {max(scores):.1f} after {min(seconds):.1f} to {max(seconds):.1f} s"
+        lines.append(f"| {case} | {record['steps_per_second']:,.0f} | {learned} | `{record['command']}` |")
+    return lines
+
+
+def growth_table(record: dict[str, Any]) -> list[str]:
+    lines = ["| study | from | to | steps/s | largest exponent of a stage, last step |", "|---|---|---|---|---|"]
+    for name in ("envs", "widths", "batches"):
+        if name in record:
+            points = record[name]["points"]
+            rates = " · ".join(f"{point['steps_per_second']:,.0f}" for point in points)
+            steepest = max(values[-1] for values in record[name]["slopes"].values())
+            lines.append(f"| {name} | {points[0]['x']:,} | {points[-1]['x']:,} | {rates} | {steepest:.2f} |")
+    return lines
+
+
+def overlap_table(record: dict[str, Any]) -> list[str]:
+    lines = ["| environments | overlapped / serial, both compiled | rounds |", "|---|---|---|"]
+    for backend, found in record.get("cases", {}).items():
+        lines.append(f"| {backend} | {_ratio(found['ratio'])} | {found['rounds']} |")
+    return lines
+
+
+def tables() -> dict[str, list[str]]:
+    return {
+        "cpu": cpu_table(read("cpu.json")),
+        "gpu": gpu_table(read("gpu.json")),
+        "growth": growth_table(read("growth.json")),
+        "overlap": overlap_table(read("overlap.json")),
+    }
+
+
+def updated(text: str) -> str:
+    """The page with each marked part replaced by its table."""
+    for name, lines in tables().items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{rest.split(end)[1]}"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
