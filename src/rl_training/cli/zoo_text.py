@@ -8,11 +8,11 @@ from typing import Any
 
 from rl_training.experiment.config_yaml import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
+from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, preset_values
 from rl_training.zoo.result_files import ResultFile
 
 NONE = "–"
-BARS = "▁▂▃▄▅▆▇█"
 
 
 def list_text(entries: Sequence[CatalogEntry]) -> str:
@@ -110,14 +110,6 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """A curve in block characters, from its lowest value to its highest; a flat one is drawn at half height."""
-    low, high = min(values), max(values)
-    if low == high:
-        return BARS[len(BARS) // 2] * len(values)
-    return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in values)
-
-
 def mean_curve(result: ResultFile) -> list[tuple[int, float]]:
     """(steps, mean return over the seeds) at the steps where every seed was evaluated."""
     curves = [dict(seed.curve) for seed in result.seeds]
@@ -136,9 +128,10 @@ def _result_lines(result: ResultFile) -> list[str]:
     curve = mean_curve(result)
     if curve:
         means = [mean for _, mean in curve]
+        drawn = sparkline(means, min(means), max(means))
         span = f"{_score(min(means))} to {_score(max(means))}"
         lines.append(
-            f"curve     {sparkline(means)}  {span}, evaluations up to step {curve[-1][0]:,}, mean of the seeds"
+            f"curve     {drawn}  {span}, evaluations up to step {curve[-1][0]:,}, mean of the seeds"
         )
     return lines
 

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from rl_training.experiment.reference import NO_REFERENCE
 from rl_training.experiment.run_view import RunView, number
+from rl_training.utils.sparkline import LEVELS, sparkline
 
 _LABEL, _VALUE, _GAP = 11, 9, 2
-_LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_ASCII_LEVELS = "_.-:=+*#"
 _BAR, _ASCII_BAR = "━─", "#."
 _SHADES, _ASCII_SHADES = "█▓▒░·", "#=+-."
 _STAGE_STYLES = ("blue", "cyan", "magenta", "green", "yellow")
@@ -73,13 +74,6 @@ def resample(points: Sequence[tuple[float, float]], width: int, span: float) -> 
     return values
 
 
-def sparkline(values: Sequence[float | None], low: float, high: float, levels: str = _LEVELS) -> str:
-    """One character per value, by its height between `low` and `high`; None is a blank."""
-    top = len(levels) - 1
-    scale = top / (high - low) if high > low else 0.0
-    return "".join(" " if value is None else levels[min(round((value - low) * scale), top)] for value in values)
-
-
 class _Body:
     """The lines of the panel. Progress, return, evaluation and reference share one axis: the steps of the whole run."""
 
@@ -89,7 +83,7 @@ class _Body:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         view, width = self._view, max(options.max_width - _LABEL - _VALUE - _GAP, 8)
         levels, bar, shades = (
-            (_ASCII_LEVELS, _ASCII_BAR, _ASCII_SHADES) if options.ascii_only else (_LEVELS, _BAR, _SHADES)
+            (_ASCII_LEVELS, _ASCII_BAR, _ASCII_SHADES) if options.ascii_only else (LEVELS, _BAR, _SHADES)
         )
         evaluation, reference, band = view.evaluation, view.reference, view.band
         span = max(view.total_timesteps, view.step)

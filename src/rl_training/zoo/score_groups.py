@@ -16,7 +16,7 @@ from rl_training.zoo.run_records import RunRecord, find_runs, run_folders
 
 # What makes two configs different methods. The task has its own place in a group, and where or how often a run logs, saves
 # and evaluates does not change what it learns.
-_METHOD_KEYS = ("total_timesteps", "num_envs")
+_METHOD_KEYS = ("total_timesteps", "num_envs", "overlap")
 _METHOD_SECTIONS = ("hyperparams", "policy", "env")
 _NOT_METHOD = {"env.kwargs", "env.max_episode_steps", "env.backend", "env.restart_workers"}
 
@@ -161,7 +161,7 @@ def _of_run(record: RunRecord) -> ScoreGroup:
         status=record.status,
         created=str(record.metadata.get("created_at_utc", "")),
     )
-    return ScoreGroup(record.algo, _task(record.config), record.algo, _method(record.config), (run,))
+    return ScoreGroup(record.algo, task_of(record.config), record.algo, method_of(record.config), (run,))
 
 
 def _of_result(result: ResultFile) -> ScoreGroup:
@@ -171,32 +171,38 @@ def _of_result(result: ResultFile) -> ScoreGroup:
     )
     return ScoreGroup(
         result.algo,
-        _task(result.config),
+        task_of(result.config),
         result.algo,
-        _method(result.config),
+        method_of(result.config),
         runs,
         preset=result.preset,
         seeds_asked=result.seeds_asked,
     )
 
 
-def _task(config: Mapping[str, Any]) -> str:
+def task_of(config: Mapping[str, Any]) -> str:
     """Environments with other arguments are other tasks, whatever their id."""
-    env = config.get("env") or {}
-    arguments = dict(env.get("kwargs") or {})
+    env = _section(config, "env")
+    arguments = dict(_section(env, "kwargs"))
     if env.get("max_episode_steps") is not None:
         arguments["max_episode_steps"] = env["max_episode_steps"]
     text = ", ".join(f"{name}={value}" for name, value in sorted(arguments.items()))
     return f"{config['env_id']}({text})" if text else str(config["env_id"])
 
 
-def _method(config: Mapping[str, Any]) -> dict[str, Any]:
+def method_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that runs must share for their seeds to stand together: what changes what is learned, or measured."""
     method = {key: config[key] for key in _METHOD_KEYS if key in config}
     for section in _METHOD_SECTIONS:
-        method |= {f"{section}.{key}": value for key, value in (config.get(section) or {}).items()}
+        method |= {f"{section}.{key}": value for key, value in _section(config, section).items()}
     # Sampled actions score lower than the most likely ones: the same training, measured differently.
-    method["evaluation.deterministic"] = (config.get("evaluation") or {}).get("deterministic", True)
+    method["evaluation.deterministic"] = _section(config, "evaluation").get("deterministic", True)
     return {key: value for key, value in method.items() if key not in _NOT_METHOD}
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _differ(value: Any, other: Any) -> bool:

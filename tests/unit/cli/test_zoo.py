@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rl_training.cli.main import main, parse_command
-from rl_training.cli.zoo_text import benchmark_text, mean_curve, sparkline, table
+from rl_training.cli.zoo_text import benchmark_text, mean_curve, table
 from rl_training.experiment.config_loader import preset_names
 from rl_training.zoo.result_files import shipped_results
 
@@ -167,9 +167,8 @@ def test_the_table_of_a_benchmark_flags_missing_seeds():
     assert lines[-1] == "! fewer seeds than the manifest asks for: ppo/cartpole"
 
 
-def test_tables_and_sparklines():
+def test_tables():
     assert table([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
-    assert sparkline([0.0, 3.5, 7.0]) == "▁▅█" and sparkline([2.0, 2.0]) == "▅▅"
 
 
 def test_the_mean_curve_is_over_the_steps_all_seeds_have():

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rl_training.experiment.panel import duration, plain_evaluation, plain_line, resample, run_panel, sparkline
+from rl_training.experiment.panel import duration, plain_evaluation, plain_line, resample, run_panel
 from rl_training.experiment.reference import Reference
 from rl_training.experiment.run_view import RunView
 
@@ -44,13 +44,6 @@ def draw(view: RunView, width: int, footer: str = "", encoding: str = "utf-8", c
     console.print(run_panel(view, footer))
     file.seek(0)
     return file.read()
-
-
-def test_a_sparkline_has_one_character_per_value() -> None:
-    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 0, 7) == "▁▂▃▄▅▆▇█"
-    assert sparkline([7, None, 0], 0, 7) == "█ ▁"
-    assert sparkline([-10, -5, 0], -10, 0, "_#") == "__#"
-    assert sparkline([3, 3], 3, 3) == "▁▁"
 
 
 def test_a_curve_is_resampled_onto_the_whole_run() -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 from rl_training.zoo.report.values import leaves, mapping, show_setting
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.score_groups import method_of
 
 NOT_A_SETTING = ("seed", "output_dir")
 """Keys that differ between any two runs."""
-_METHOD_KEYS = ("total_timesteps", "num_envs", "evaluation.deterministic")
-_METHOD_SECTIONS = ("hyperparams.", "policy.", "env.")
-_NOT_METHOD = ("env.kwargs", "env.max_episode_steps", "env.backend", "env.restart_workers")
 
 
 @dataclass(frozen=True)
@@ -39,28 +37,9 @@ class Fact:
         return len(self.values) > 1
 
 
-def task_name(run: RunRecord) -> str:
-    """The environment id, with its arguments where there are any."""
-    env = mapping(run.config.get("env"))
-    arguments = mapping(env.get("kwargs"))
-    if env.get("max_episode_steps") is not None:
-        arguments["max_episode_steps"] = env["max_episode_steps"]
-    text = ", ".join(f"{name}={value}" for name, value in sorted(arguments.items()))
-    return f"{run.env_id}({text})" if text else run.env_id
-
-
 def experiment_settings(run: RunRecord) -> dict[str, Any]:
-    """The settings that two runs must share for their seeds to be averaged: what changes what is learned, or measured."""
-    return {
-        key: value
-        for key, value in leaves(run.config).items()
-        if key in _METHOD_KEYS or (key.startswith(_METHOD_SECTIONS) and not key.startswith(_NOT_METHOD))
-    }
-
-
-def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs are the same but for the seed. A key that only one has is new in its version, with a default."""
-    return all(one[key] == other[key] for key in one if key in other)
+    """The settings that runs must share for their seeds to be averaged, with dotted keys."""
+    return leaves(method_of(run.config))
 
 
 def same_settings(runs: Sequence[RunRecord], label: Mapping[str, str]) -> list[Settings]:

@@ -19,18 +19,17 @@ from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band
 from rl_training.zoo.report.differences import (
     Fact,
     Settings,
-    agree,
     differing_keys,
     experiment_settings,
     facts,
     same_settings,
-    task_name,
 )
 from rl_training.zoo.report.findings import SEVERITIES, Finding
 from rl_training.zoo.report.health import find_all
 from rl_training.zoo.report.throughput import Throughput, throughput
 from rl_training.zoo.report.values import number, series, show_setting, show_steps
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.score_groups import method_differences, method_of, task_of
 
 SEEDS_WANTED = 5
 """Groups with fewer seeds are flagged: with so few, the next seed may turn the picture round."""
@@ -142,8 +141,8 @@ def build_report(runs: Sequence[RunRecord], skipped: Sequence[str], sources: Seq
     """Groups, curves, differences and findings of the runs; `skipped` are the folders that could not be read."""
     names = _names(runs)
     by_env: dict[str, list[RunRecord]] = {}
-    for run in sorted(runs, key=lambda run: (task_name(run), run.algo, run.seed, str(run.path))):
-        by_env.setdefault(task_name(run), []).append(run)
+    for run in sorted(runs, key=lambda run: (task_of(run.config), run.algo, run.seed, str(run.path))):
+        by_env.setdefault(task_of(run.config), []).append(run)
     findings = [finding for members in by_env.values() for run in members for finding in find_all(run, now)]
     return Report(
         created=now,
@@ -169,7 +168,9 @@ def _environment(name: str, runs: list[RunRecord], names: dict[str, str]) -> Env
     experiments: list[list[RunRecord]] = []
     for run in runs:
         for members in experiments:
-            if members[0].algo == run.algo and agree(experiment_settings(members[0]), experiment_settings(run)):
+            if members[0].algo == run.algo and not method_differences(
+                method_of(members[0].config), method_of(run.config)
+            ):
                 members.append(run)
                 break
         else:
