@@ -72,7 +72,9 @@ class JsonOption:
 
 
 def import_modules(names: tuple[str, ...]) -> None:
-    """Imports what the user named on the command line; configs cannot do that."""
+    """Imports what the user named on the command line, also from the current folder; configs cannot do that."""
+    if names and "" not in sys.path:
+        sys.path.insert(0, "")  # as `python` itself does; an installed command does not
     for name in names:
         try:
             importlib.import_module(name)

@@ -30,20 +30,20 @@ def config_schema_markdown() -> str:
     """The whole page: the top-level keys, one table per section, then each algorithm's hyperparameters."""
     hints = typing.get_type_hints(TrainConfig)
     sections = [f.name for f in dataclasses.fields(TrainConfig) if dataclasses.is_dataclass(hints[f.name])]
-    parts = [_INTRODUCTION, "## Top level", _table(TrainConfig, skip=sections)]
+    parts = [_INTRODUCTION, "## Top level", field_table(TrainConfig, skip=sections)]
     for name in sections:
         section: type = hints[name]
-        parts += [f"## `{name}`", _summary(section), _table(section)]
+        parts += [f"## `{name}`", _summary(section), field_table(section)]
     parts += [
         "## Schedules",
         f"A key of type *number or schedule* takes a number or a mapping. {_summary(Schedule)}",
-        _table(Schedule),
+        field_table(Schedule),
     ]
     classes: dict[type, str] = {registry.load(algo).config_class: algo for algo in registry.algorithm_ids()}
     for config_class, algo in classes.items():
         parent = next((cls for cls in config_class.__mro__[1:] if cls in classes), None)
-        text = _table(config_class) if parent is None else _variant(config_class, parent, classes[parent])
-        parts += [f"## `hyperparams` of `{algo}`", text, _policy_defaults(algo)]
+        text = field_table(config_class) if parent is None else _variant(config_class, parent, classes[parent])
+        parts += [f"## `hyperparams` of `{algo}`", text, policy_defaults(algo)]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -56,11 +56,12 @@ def _variant(cls: type, parent: type, parent_algo: str) -> str:
     changed = [f"`{name}` {own[name]}" for name in own if name not in told_anew and own[name] != inherited[name]]
     text = f"The keys of `{parent_algo}`" + (f", with other defaults: {', '.join(changed)}." if changed else ".")
     if told_anew:
-        text += " Its own:\n\n" + _table(cls, skip=[name for name in own if name not in told_anew])
+        text += " Its own:\n\n" + field_table(cls, skip=[name for name in own if name not in told_anew])
     return text
 
 
-def _policy_defaults(algo: str) -> str:
+def policy_defaults(algo: str) -> str:
+    """A sentence on what the algorithm's networks are by default, or nothing where the `policy` table says it all."""
     defaults = registry.algorithm_info(algo).policy
     given = [f"`{name}` `{dump_yaml([plain_value(value)]).strip()[1:-1]}`" for name, value in defaults.items()]
     return f"Defaults of its `policy` section: {', '.join(given)}." if given else ""
@@ -70,7 +71,8 @@ def _summary(cls: type) -> str:
     return inspect.getdoc(cls) or ""
 
 
-def _table(cls: type, skip: typing.Collection[str] = ()) -> str:
+def field_table(cls: type, skip: typing.Collection[str] = ()) -> str:
+    """A Markdown table of a config dataclass: one row per field that is not in `skip`."""
     hints = typing.get_type_hints(cls, include_extras=True)
     docs = field_docs(cls)
     assert dataclasses.is_dataclass(cls)

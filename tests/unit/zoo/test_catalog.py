@@ -13,7 +13,7 @@ from rl_training.zoo.result_files import ResultFile, SeedResult
 
 # Algorithms whose best-backed result has fewer than 5 seeds (3 where a run takes over ten minutes).
 KNOWN_SHORTFALLS = {
-    *("c51", "double_dqn", "dueling_dqn", "iqn", "noisy_dqn", "nstep_dqn", "prioritized_dqn", "qr_dqn", "rainbow"),
+    *("double_dqn", "dueling_dqn", "prioritized_dqn"),
     *("ddpg", "discrete_sac", "droq", "sac", "td3", "tqc"),
 }
 

@@ -1,0 +1,79 @@
+"""The pages of the algorithms: generated from the code and the data files, up to date, and none is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rl_training.experiment.registry import ALGORITHMS, algorithm_ids, load
+from rl_training.zoo.catalog import catalog, find_entry
+from unit.zoo.test_catalog import KNOWN_SHORTFALLS
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "algorithms"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_algorithm_pages", ROOT / "scripts" / "make_algorithm_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(script: ModuleType) -> dict[str, str]:
+    return script.pages()
+
+
+def test_every_algorithm_has_a_preset_a_page_and_a_result(pages: dict[str, str]) -> None:
+    entries = catalog()
+    for algo in algorithm_ids():
+        own = [entry for entry in entries if entry.algo == algo]
+        assert own, f"{algo} has no preset: add one under src/rl_training/zoo/presets/{algo}/"
+        assert (FOLDER / f"{algo}.md").is_file(), f"{algo} has no page: run `make pages`"
+        assert any(entry.result for entry in own) or algo in KNOWN_SHORTFALLS, f"{algo} has no result under results/"
+
+
+def test_the_pages_are_up_to_date(pages: dict[str, str]) -> None:
+    files = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    assert set(files) == set(pages), "run `make pages`"
+    assert [name for name in pages if files[name] != pages[name]] == [], "out of date: run `make pages`"
+
+
+def test_a_page_says_what_the_code_and_the_data_file_say(pages: dict[str, str]) -> None:
+    page, result = pages["ppo.md"], find_entry("ppo/cartpole").result
+    assert result is not None and result.last_interval == (500.0, 500.0)
+    row = next(line for line in page.splitlines() if line.startswith("| [`ppo/cartpole`]"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:8] == ["CartPole-v1", "core", "100,352", "5 × 100", "500.0", "500.0 to 500.0", "500.0"]
+    assert cells[0] == "[`ppo/cartpole`](../../results/ppo_cartpole.json)"
+    assert "axiomrl zoo benchmark ppo/cartpole --seeds 0,1,2,3,4 --episodes 100\n" in page
+    assert "| paper | Schulman et al. 2017, [arXiv 1707.06347](https://arxiv.org/abs/1707.06347) |" in page
+    assert "| actions | Discrete, MultiDiscrete, MultiBinary, Box |" in page
+    assert "| `clip_coef` | number or schedule | `0.2` | > 0 | ε of the clipped objective" in page
+    assert "with other defaults for `double`" in pages["double_dqn.md"]
+    assert "`num_quantiles`, `drop_quantiles`" in pages["tqc.md"]
+
+
+def test_an_algorithm_without_a_result_claims_nothing(script: ModuleType) -> None:
+    entries = [entry for entry in catalog() if entry.preset == "ppo/hopper"]
+    bare = [type(entry)(entry.preset, entry.algo, entry.env_id, entry.total_timesteps, None) for entry in entries]
+    page = script.algorithm_page(ALGORITHMS["ppo"], load("ppo"), bare)
+    assert "nothing is claimed" in page and "axiomrl zoo benchmark ppo/hopper\n" in page
+    assert "| `ppo/hopper` | Hopper-v5 | unmeasured | 1,000,000 | – |" in page
+
+
+def test_a_docstring_without_a_paper_is_refused(script: ModuleType) -> None:
+    nameless = type("Nameless", (load("ppo"),), {"__doc__": "Clipped policy gradient."})
+    with pytest.raises(ValueError, match="Nameless: the docstring names no paper"):
+        script.algorithm_page(ALGORITHMS["ppo"], nameless, catalog()[:1])
+
+
+def test_the_readme_names_every_algorithm() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [info.name for info in ALGORITHMS.values() if info.name not in readme] == []
