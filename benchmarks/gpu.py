@@ -52,7 +52,7 @@ class Rate(Callback):
             trainer.stop("measured")
 
 
-def actor_critic(algo: str, storage: str) -> dict[str, Any]:
+def actor_critic(algo: str, *, overlap: bool = False, storage: str = "ram") -> dict[str, Any]:
     """One environment, one update of 256 transitions per step, networks of 256 x 256."""
     rate = Rate(begin=3_000, end=9_000)
     config = TrainConfig(
@@ -61,6 +61,7 @@ def actor_critic(algo: str, storage: str) -> dict[str, Any]:
         num_envs=1,
         total_timesteps=1_000_000,
         device="cuda",
+        overlap=overlap,
         policy={"hidden_sizes": [256, 256], "activation": "relu"},  # type: ignore[arg-type]
         hyperparams={"batch_size": 256, "learning_starts": 1_000, "replay_storage": storage},
         evaluation={"every": 0},  # type: ignore[arg-type]
@@ -98,10 +99,11 @@ def _learn(config: TrainConfig, callbacks: list[Callback], *, close: bool = True
 
 
 CASES: Mapping[str, Callable[[], dict[str, Any]]] = {
-    "sac-halfcheetah": lambda: actor_critic("sac", "ram"),
-    "sac-halfcheetah-replay-on-device": lambda: actor_critic("sac", "device"),
-    "td3-halfcheetah": lambda: actor_critic("td3", "ram"),
-    "td3-halfcheetah-replay-on-device": lambda: actor_critic("td3", "device"),
+    "sac-halfcheetah": lambda: actor_critic("sac"),
+    "sac-halfcheetah-overlap": lambda: actor_critic("sac", overlap=True),
+    "sac-halfcheetah-replay-on-device": lambda: actor_critic("sac", storage="device"),
+    "td3-halfcheetah": lambda: actor_critic("td3"),
+    "td3-halfcheetah-overlap": lambda: actor_critic("td3", overlap=True),
     "ppo-cartpole-4096": ppo_tensor,
 }
 

@@ -118,3 +118,13 @@ def test_the_control_without_hindsight_fails_on_the_same_budget():
     with_hindsight = measured["config"]["hyperparams"]
     assert control["config"]["hyperparams"] == {**with_hindsight, "hindsight": 0.0}
     assert control["config"]["total_timesteps"] == measured["config"]["total_timesteps"]
+
+
+def test_overlapped_ppo_learns_as_well():
+    control = json.loads((ROOT / "results/controls/ppo_cartpole_overlapped.json").read_text())
+    measured = json.loads((ROOT / "results/ppo_cartpole.json").read_text())
+    assert control["config"]["overlap"] is True
+    for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
+        assert control["config"][key] == measured["config"][key]
+    assert [run["seed"] for run in control["runs"]] == [run["seed"] for run in measured["runs"]]
+    assert control["last_mean"] >= TARGETS["ppo/cartpole"]

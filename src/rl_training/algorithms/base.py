@@ -49,7 +49,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     can_compile: ClassVar[bool] = True
     """Whether its updates can be compiled."""
     can_overlap: ClassVar[bool] = False
-    """Whether it can learn from a rollout of the policy before the last update."""
+    """Whether it can learn from what the policy before the last update did."""
     policy: nn.Module
     compile_seconds: float
     """Time spent on compiling so far."""

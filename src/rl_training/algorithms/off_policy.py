@@ -80,6 +80,7 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
     """An algorithm that takes one gradient step per batch of replayed transitions."""
 
     unused_policy_keys: ClassVar[tuple[str, ...]] = ("shared", "log_std_init", "squash")
+    can_overlap = True
 
     @classmethod
     def check_config(cls, config: OffPolicyConfigT, num_envs: int) -> None:

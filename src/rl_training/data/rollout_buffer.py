@@ -182,7 +182,7 @@ class RolloutBuffer:
         """A full rollout as it was collected: what the algorithm computes from it is not kept."""
         final_obs, final_index = self.final_obs() or (None, None)
         return {
-            **{name: getattr(self, name) for name in (*_COLLECTED, "last_obs")},
+            **{name: map_obs(torch.clone, getattr(self, name)) for name in (*_COLLECTED, "last_obs")},
             "final_obs": final_obs,
             "final_index": final_index,
         }
@@ -262,13 +262,17 @@ class RolloutBuffer:
 _COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "valid")
 
 
-def _copy(saved: ObsTensor, stored: ObsTensor) -> None:
-    """Writes a saved tensor of exactly this shape and kind."""
-    pairs = [(saved[key], stored[key]) for key in stored] if isinstance(stored, dict) else [(saved, stored)]
-    for source, target in pairs:
-        if source.shape != target.shape or source.dtype != target.dtype:
-            raise ValueError(f"a rollout was saved as {source.dtype} {tuple(source.shape)}, not as {tuple(target.shape)}")
-        target.copy_(source)
+def _copy(saved: Any, stored: ObsTensor) -> None:
+    """Writes a saved tensor, or one per key, of exactly this shape and dtype."""
+    if isinstance(stored, dict):
+        for key, part in stored.items():
+            _copy(saved[key], part)
+        return
+    if saved.shape != stored.shape or saved.dtype != stored.dtype:
+        raise ValueError(
+            f"a rollout holds {saved.dtype} {tuple(saved.shape)}, not {stored.dtype} {tuple(stored.shape)}"
+        )
+    stored.copy_(saved)
 
 
 def _rows(obs: ObsTensor, indices: Tensor) -> ObsTensor:

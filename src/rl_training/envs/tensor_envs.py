@@ -91,9 +91,10 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
         self.steps.copy_(steps)
         return step
 
-    def fresh_states(self) -> Tensor:
-        """(N, S) first states of new episodes, drawn now."""
-        drawn = torch.rand(self.states.shape, generator=self.generator, dtype=self.states.dtype, device=self.device)
+    def fresh_states(self, *steps: int) -> Tensor:
+        """(*steps, N, S) first states of new episodes, drawn now; (N, S) without `steps`."""
+        shape = (*steps, *self.states.shape)
+        drawn = torch.rand(shape, generator=self.generator, dtype=self.states.dtype, device=self.device)
         return drawn.mul_(self._width).add_(self._low)
 
     def advance(

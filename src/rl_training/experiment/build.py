@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.on_policy import OnPolicyAlgorithm
 from rl_training.data.hindsight import HindsightReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -28,6 +29,7 @@ from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
 from rl_training.policies.config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
 from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer, OnPolicyTrainer
@@ -45,6 +47,8 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
     algorithm_class = registry.load(config.algo)
     hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
     algorithm_class.check_config(hyperparams, config.num_envs)
+    if config.overlap:
+        _check_overlap(config, algorithm_class, locate("overlap"))
     for key in algorithm_class.unused_policy_keys:
         if getattr(config.policy, key) != getattr(PolicyConfig(), key):
             place = locate(f"policy.{key}")
@@ -52,6 +56,18 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
                 f"{place + ': ' if place else ''}policy.{key} means nothing to {algorithm_class.__name__}: leave it out."
             )
     return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
+
+
+def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
+    prefix = f"{place}: " if place else ""
+    if not algorithm_class.can_overlap:
+        raise ConfigError(
+            f"{prefix}overlap is not for {algorithm_class.__name__}, only for PPO, A2C and off-policy algorithms. Leave it out."
+        )
+    if issubclass(algorithm_class, OnPolicyAlgorithm) and select_device(config.device).type != "cpu":
+        raise ConfigError(
+            f"{prefix}overlap keeps two cores of a CPU busy, and this run uses a GPU. Set device: cpu, or leave it out."
+        )
 
 
 def select_device(name: str) -> torch.device:
@@ -188,7 +204,8 @@ def _buffer_layout(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
 
 def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
     config, algorithm, stepper = parts.config, parts.algorithm, EnvStepper(parts.envs)
-    buffer = RolloutBuffer(
+    make_buffer = partial(
+        RolloutBuffer,
         algorithm.config.num_steps,
         stepper.num_envs,
         **_buffer_layout(parts.envs),
@@ -197,13 +214,15 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
     collector = rollout_collector(
         stepper,
         algorithm.policy,
-        buffer,
+        make_buffer(),
         seed=config.seed,
         device=algorithm.device,
         timer=StageTimer(),
         compiled=algorithm.compiled,
+        long_calls=config.overlap,
     )
-    return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks)
+    overlap = Overlap(algorithm.policy, collector, make_buffer()) if config.overlap else None
+    return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=overlap)
 
 
 def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
@@ -230,7 +249,7 @@ def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
     collector = ReplayCollector(
         stepper, algorithm, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
     )
-    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks)
+    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=config.overlap)
 
 
 _TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy, "off_policy": _build_off_policy}

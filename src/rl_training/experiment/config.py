@@ -136,6 +136,11 @@ class TrainConfig:
     compile: Literal[False, True, "auto"] = False
     """Compile each update into one function: slower to start (about half a minute), faster from then on. `auto` does it for runs
     of at least 50,000 updates, where a C++ compiler is installed."""
+    overlap: bool = False
+    """Collect and learn at the same time; the policy that acts is then one update older, which changes the algorithm a little.
+    PPO and A2C on a CPU collect each rollout while a second core learns from the one before; it pays with `compile: true` and
+    `env.backend: tensor`. Off-policy algorithms make the updates that are due once the next actions are chosen; it pays on a GPU,
+    which learns while the environments step."""
     output_dir: Annotated[str, Check(_output_dir_problem)] = "runs"
     """Folder in which the run directory is made."""
     hyperparams: dict[str, Any] = field(default_factory=dict)

@@ -26,6 +26,9 @@ from rl_training.utils.spaces import Array
 _Stepped = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]
 """What a step yields for the buffer and the statistics, then states, step counts and running sums after it."""
 
+LONG_CALL = 16
+"""Most steps in one compiled function. Compiling takes about a second per step here."""
+
 
 class TensorEpisodeStatistics(EpisodeStatistics):
     """The same numbers, added up on the device and read once per rollout."""
@@ -94,11 +97,20 @@ class TensorRolloutCollector(RolloutCollector):
     """Fills a RolloutBuffer from environments that live on the policy's device."""
 
     def __init__(
-        self, stepper: EnvStepper, policy: ActingPolicy, buffer: RolloutBuffer, *, compiled: bool = False, **common: Any
+        self,
+        stepper: EnvStepper,
+        policy: ActingPolicy,
+        buffer: RolloutBuffer,
+        *,
+        compiled: bool = False,
+        long_calls: bool = False,
+        **common: Any,
     ):
+        """`long_calls`: compile several steps into one function. It computes the same, and holds the interpreter up less."""
         super().__init__(stepper, policy, buffer, **common)
         assert isinstance(stepper.envs, TensorVectorEnv)
-        self._compiled = CompiledDraws(self._step, self.device) if compiled else None
+        self._steps_per_call = _largest_divisor(buffer.num_steps, LONG_CALL) if long_calls else 1
+        self._compiled = CompiledDraws(self._steps, self.device) if compiled else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._played = 0
         self.envs = stepper.envs
@@ -180,11 +192,11 @@ class TensorRolloutCollector(RolloutCollector):
         compiling, envs, statistics = step.seconds, self.envs, self.statistics
         states, steps, running = envs.states, envs.steps, statistics.running
         played: list[tuple[Tensor, ...]] = []
-        for _ in range(self.buffer.num_steps):
-            fresh = envs.fresh_states()
+        for _ in range(self.buffer.num_steps // self._steps_per_call):
+            fresh = envs.fresh_states(self._steps_per_call)
             results, states, steps, running = step(states, steps, running, fresh, generator=self.generator)
             played.append(results)
-        *fields, history = (torch.stack(column) for column in zip(*played))
+        *fields, history = (torch.cat(column) for column in zip(*played))
         self.buffer.write_all(*fields)
         statistics.write_all(history, running)
         envs.states.copy_(states)
@@ -195,6 +207,14 @@ class TensorRolloutCollector(RolloutCollector):
         self.timer.add(
             "env", time.perf_counter() - begin - compiling
         )  # with inference and buffer: they are one function
+
+    def _steps(self, states: Tensor, steps: Tensor, running: Tensor, fresh: Tensor, random: RandomSource) -> _Stepped:
+        """As many steps as there are fresh states (K, N, S); what they yield is (K, ...)."""
+        played: list[tuple[Tensor, ...]] = []
+        for fresh_states in fresh.unbind():
+            results, states, steps, running = self._step(states, steps, running, fresh_states, random)
+            played.append(results)
+        return tuple(torch.stack(column) for column in zip(*played)), states, steps, running
 
     def _step(self, states: Tensor, steps: Tensor, running: Tensor, fresh: Tensor, random: RandomSource) -> _Stepped:
         """Acts and steps once, as a function of everything that changes."""
@@ -221,7 +241,13 @@ class TensorRolloutCollector(RolloutCollector):
 
 
 def rollout_collector(
-    stepper: EnvStepper, policy: ActingPolicy, buffer: RolloutBuffer, *, compiled: bool = False, **common: Any
+    stepper: EnvStepper,
+    policy: ActingPolicy,
+    buffer: RolloutBuffer,
+    *,
+    compiled: bool = False,
+    long_calls: bool = False,
+    **common: Any,
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
 
@@ -229,8 +255,12 @@ def rollout_collector(
     """
     envs = stepper.envs
     if isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
-        return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
+        return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, long_calls=long_calls, **common)
     return RolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return next(divisor for divisor in range(min(number, most), 0, -1) if number % divisor == 0)
 
 
 def _action_converter(space: spaces.Space[Any], device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,11 @@ from contextlib import contextmanager
 
 
 class StageTimer:
-    """Accumulates seconds per named stage (env, inference, learn, ...) and the total since the start, resumes included."""
+    """Accumulates seconds per named stage (env, inference, learn, ...) and the total since the start, resumes included.
+
+    Stages are wall-clock seconds. With `overlap`, learning goes on beside the others, so that together they may exceed the total;
+    each stage is then added to by one thread only.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -62,7 +66,10 @@ class RateMeter:
         self._last = (step, time.perf_counter(), dict(self._timer.seconds))
 
     def read(self, step: int) -> dict[str, float]:
-        """`steps_per_second`, and `<stage>_share` in [0, 1] for each training stage, since the last reading."""
+        """`steps_per_second`, and `<stage>_share` in [0, 1] for each training stage, since the last reading.
+
+        Shares of stages that overlap may add up to more than 1.
+        """
         now, current = time.perf_counter(), dict(self._timer.seconds)
         assert self._last is not None, "start() comes first"
         last_step, last_time, before = self._last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
@@ -15,6 +15,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, ReplayCollector, RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
+from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.global_random import GlobalRandomStream
@@ -191,7 +192,12 @@ class CollectingTrainer(BaseTrainer):
 
 
 class OnPolicyTrainer(CollectingTrainer):
-    """Collect a rollout with the current policy, learn from it, forget it."""
+    """Collect a rollout with the current policy, learn from it, forget it.
+
+    With `overlap` an iteration learns from the rollout of the one before while it collects its own. The last iteration of a
+    complete training learns from both; after an early stop the last rollout waits in the checkpoint. Schedules see the same
+    progress either way: the share of steps before the rollout that is learned from.
+    """
 
     def __init__(
         self,
@@ -199,16 +205,43 @@ class OnPolicyTrainer(CollectingTrainer):
         collector: RolloutCollector,
         total_timesteps: int,
         callbacks: Sequence[Callback] = (),
+        *,
+        overlap: Overlap | None = None,
     ):
         super().__init__(collector, total_timesteps, callbacks)
-        self.algorithm, self.collector = algorithm, collector
+        self.algorithm, self.collector, self._overlap = algorithm, collector, overlap
+
+    def _loop(self) -> None:
+        with nullcontext() if self._overlap is None else self._overlap.running():
+            super()._loop()
 
     def _iterate(self) -> int:
+        if self._overlap is not None:
+            return self._iterate_overlapped(self._overlap)
         rollout, steps = self.collector.collect()
         if steps:  # none, if every environment was only reset
-            with self._learning(self.algorithm):
-                self.metrics = self.algorithm.update(rollout, self.progress)
+            self._learn(rollout, self.global_step)
         return steps
+
+    def _iterate_overlapped(self, overlap: Overlap) -> int:
+        steps = overlap.collect(lambda rollout: self._learn(rollout, self.previous_step))
+        if self.global_step + steps >= self.total_timesteps:
+            overlap.finish(lambda rollout: self._learn(rollout, self.global_step))
+        return steps
+
+    def _learn(self, rollout: RolloutBuffer, begin: int) -> None:
+        """One update from a rollout that was begun at the step `begin`."""
+        with self._learning(self.algorithm):
+            self.metrics = self.algorithm.update(rollout, min(begin / self.total_timesteps, 1.0))
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return state if self._overlap is None else {**state, "waiting": self._overlap.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._overlap is not None:
+            self._overlap.load_state_dict(state["waiting"])
 
 
 class OffPolicyTrainer(CollectingTrainer):

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from helpers.tools import through_codec
 from rl_training.data.rollout_buffer import RolloutBuffer
 
 T, N = 4, 2
@@ -201,3 +203,34 @@ def test_one_dtype_may_stand_for_all_keys() -> None:
         "a": ((T, N, 2), torch.uint8),
         "b": ((T, N, 3, 1), torch.uint8),
     }
+
+
+def test_a_collected_rollout_comes_back_from_its_state() -> None:
+    def make() -> RolloutBuffer:
+        return RolloutBuffer(2, 2, {"x": (1,)}, (), action_dtype=torch.int64)
+
+    buffer, other = make(), make()
+    for t in range(2):
+        buffer.add(
+            obs={"x": torch.tensor([[t], [t + 10]])},
+            actions=torch.tensor([t, 1]),
+            rewards=np.array([1.5, -t]),
+            terminated=np.array([False, t == 0]),
+            truncated=np.array([t == 1, False]),
+            valid=np.array([True, t == 0]),
+            next_obs={"x": np.array([[7.0], [8.0]], dtype=np.float32)},
+        )
+    buffer.last_obs, buffer.logprobs = {"x": torch.tensor([[2.0], [12.0]])}, torch.full((2, 2), -0.5)
+    state = through_codec(buffer.state_dict())
+    buffer.clear()  # the saved one has memory of its own
+    buffer.rewards.zero_()
+    other.load_state_dict(state)
+    assert other.full and other.has_logprobs
+    assert other.rewards.tolist() == [[1.5, 0.0], [1.5, -1.0]] and other.logprobs.tolist() == [[-0.5, -0.5]] * 2
+    assert other.actions.tolist() == [[0, 1], [1, 1]] and other.dones.tolist() == [[False, True], [True, False]]
+    assert other.of_valid(other.rewards).tolist() == [1.5, 0.0, 1.5], "the staged flags came back too"
+    assert other.last_obs["x"].tolist() == [[2.0], [12.0]] and other.obs["x"].flatten().tolist() == [0, 10, 1, 11]
+    final_obs, index = other.final_obs()
+    assert final_obs["x"].tolist() == [[7.0]] and index.tolist() == [2]
+    with pytest.raises(ValueError, match="a rollout holds"):
+        RolloutBuffer(3, 2, {"x": (1,)}, (), action_dtype=torch.int64).load_state_dict(state)

@@ -25,6 +25,7 @@ from rl_training.experiment.runner import resume_run, start_run
 from rl_training.experiment.snapshot import RESUME_IGNORES
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.config import PolicyConfig
+from rl_training.runtime import tensor_collector
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.tensor_collector import TensorEpisodeStatistics, TensorRolloutCollector, rollout_collector
 from rl_training.runtime.throughput import StageTimer
@@ -125,6 +126,44 @@ def test_compiled_rollouts_are_the_same_within_rounding() -> None:
     assert differing_paths(first["statistics"], second["statistics"]) == []
     assert differing_paths(first["generator"], second["generator"]) == []
     assert "compile" in collectors[1].timer.seconds
+
+
+@pytest.mark.parametrize(("steps", "per_call"), [(128, 16), (5, 5), (34, 2), (17, 1)])
+def test_a_long_call_divides_the_rollout(steps: int, per_call: int) -> None:
+    assert tensor_collector._largest_divisor(steps, most=16) == per_call
+
+
+@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+def test_long_calls_compute_exactly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout of 9 steps in nine calls, and in three calls of 3."""
+    monkeypatch.setattr(tensor_collector, "LONG_CALL", 4)
+    collectors = []
+    for long_calls in (False, True):
+        envs = make_tensor_env("CartPole-v1", 3, max_episode_steps=4)
+        torch.manual_seed(0)
+        policy = ActorCritic(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
+        buffer = RolloutBuffer(9, 3, (4,), (), action_dtype=torch.int64)
+        collector = rollout_collector(
+            EnvStepper(envs),
+            policy,
+            buffer,
+            seed=1,
+            device=CPU,
+            timer=StageTimer(),
+            compiled=True,
+            long_calls=long_calls,
+        )
+        collector.reset()
+        collectors.append(collector)
+    assert [collector._steps_per_call for collector in collectors] == [1, 3]
+    for _ in range(2):
+        (short, _), (long, _) = (collector.collect() for collector in collectors)
+        assert short.truncated.any()
+        for column in COLUMNS:
+            assert torch.equal(getattr(long, column), getattr(short, column)), column
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(long.final_obs(), short.final_obs()))
+    first, second = (through_codec(collector.state_dict()) for collector in collectors)
+    assert differing_paths(first, second) == []
 
 
 @pytest.mark.parametrize("per_rollout", [1, 7, 150])

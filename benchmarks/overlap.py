@@ -1,0 +1,154 @@
+"""What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [--output FILE].
+
+Two agents train in one process through the ordinary API, in turns of about a second, the benchmark's PPO on CartPole. A second
+thread gains nothing where no second core is free, so every turn notes how many cores other processes used, and rounds in which
+that was more than QUIET are reported apart. The learning comparison is taken from the measured presets in results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import PPO_CARTPOLE
+from benchmarks.ratios import Ratio
+from rl_training import PPO, Callback, TrainConfig
+from rl_training.experiment.metadata import system_info, versions
+
+RESULTS = Path("results/performance/overlap.json")
+SCORES = {
+    "serial": Path("results/ppo_cartpole.json"),
+    "overlapped": Path("results/controls/ppo_cartpole_overlapped.json"),
+}
+BACKENDS = ("tensor", "native")
+SEEDS = (0, 1, 2, 3, 4)
+QUIET = 0.15
+"""Cores that others may use in a round that counts as quiet."""
+ITERATIONS = 60
+"""Rollouts in one turn."""
+
+
+class Turn(Callback):
+    """Times `ITERATIONS` iterations, then stops; what comes before the first one's end is left out."""
+
+    name = "turn"
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float, float] | None = None
+        self._end = 0
+        self.steps_per_second = self.others = 0.0
+
+    def on_iteration_end(self, trainer: Any) -> None:
+        now = (trainer.global_step, time.perf_counter(), _others_seconds())
+        if self._first is None:
+            self._first, self._end = now, trainer.iterations + ITERATIONS
+        elif trainer.iterations == self._end:
+            steps, seconds, others = (after - before for after, before in zip(now, self._first))
+            self.steps_per_second, self.others = steps / seconds, others / seconds
+            trainer.stop("measured")
+
+
+def _others_seconds() -> float:
+    """Seconds of CPU time that all other processes have used so far; 0 where the system does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _, _, irq, softirq, *_ = (int(part) for part in stat.read_text().splitlines()[0].split()[1:])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def make_agent(backend: str, overlap: bool, folder: str) -> PPO:
+    work: dict[str, Any] = dict(PPO_CARTPOLE)
+    steps = work["num_envs"] * work["num_steps"]
+    return PPO(
+        TrainConfig(
+            env_id=work["env"],
+            num_envs=work["num_envs"],
+            total_timesteps=100_000_000,
+            device="cpu",
+            compile=True,
+            overlap=overlap,
+            output_dir=folder,
+            hyperparams={
+                "learning_rate": work["lr"],
+                "num_steps": work["num_steps"],
+                "update_epochs": work["epochs"],
+                "num_minibatches": steps // work["minibatch"],
+                "ent_coef": work["ent_coef"],
+            },
+            policy={"hidden_sizes": work["hidden"], "activation": work["activation"]},  # type: ignore[arg-type]
+            env={"backend": backend},  # type: ignore[arg-type]
+            evaluation={"every": 0},  # type: ignore[arg-type]
+            checkpoint={"every": 0},  # type: ignore[arg-type]
+            logging={"console": "off"},  # type: ignore[arg-type]
+        )
+    )
+
+
+def take_turn(agent: PPO) -> Turn:
+    turn = Turn()
+    agent.learn(callbacks=[turn])
+    return turn
+
+
+def measure(backend: str, rounds: int) -> dict[str, Any]:
+    """Ratios of overlapped to serial steps per second, round by round."""
+    with tempfile.TemporaryDirectory() as folder:
+        agents = {name: make_agent(backend, name == "overlapped", folder) for name in ("serial", "overlapped")}
+        for agent in agents.values():
+            take_turn(agent)  # compiles
+        taken = [{name: take_turn(agent) for name, agent in agents.items()} for _ in range(rounds)]
+        for agent in agents.values():
+            agent.close()
+    ratios = [turns["overlapped"].steps_per_second / turns["serial"].steps_per_second for turns in taken]
+    others = [turns["overlapped"].others for turns in taken]
+    quiet = [ratio for ratio, used in zip(ratios, others) if used <= QUIET]
+    return {
+        "ratio": Ratio(tuple(ratios)).to_json(),
+        "quiet": Ratio(tuple(quiet)).to_json() if quiet else None,
+        "others_cores": [round(used, 2) for used in others],
+        "steps_per_second": {name: [round(turns[name].steps_per_second) for turns in taken] for name in agents},
+    }
+
+
+def scores() -> dict[str, Any]:
+    """Mean returns of the last checkpoints, seed by seed, of the preset with and without overlap."""
+    found = {}
+    for name, path in SCORES.items():
+        record = json.loads(path.read_text())
+        runs = {run["seed"]: run["last"]["mean"] for run in record["runs"] if run["seed"] in SEEDS}
+        found[name] = {"file": str(path), "command": record["command"], "last_mean_by_seed": runs}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each of the two (15)")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    record: dict[str, Any] = {
+        "command": f"python -m benchmarks.overlap --rounds {options.rounds}",
+        "at_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": system_info("cpu"),
+        "versions": versions(),
+        "work": PPO_CARTPOLE,
+    }
+    for backend in BACKENDS:
+        found = record[backend] = measure(backend, options.rounds)
+        quiet = "no quiet round" if found["quiet"] is None else f"{found['quiet']['median']:.2f} in quiet rounds"
+        print(f"{backend}: overlapped is {found['ratio']['median']:.2f} times as fast ({quiet})", flush=True)
+    record["scores"] = scores()
+    for name, found in record["scores"].items():
+        print(f"{name}: mean return by seed {found['last_mean_by_seed']}")
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
