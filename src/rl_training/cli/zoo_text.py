@@ -130,9 +130,7 @@ def _result_lines(result: ResultFile) -> list[str]:
         means = [mean for _, mean in curve]
         drawn = sparkline(means, min(means), max(means))
         span = f"{_score(min(means))} to {_score(max(means))}"
-        lines.append(
-            f"curve     {drawn}  {span}, evaluations up to step {curve[-1][0]:,}, mean of the seeds"
-        )
+        lines.append(f"curve     {drawn}  {span}, evaluations up to step {curve[-1][0]:,}, mean of the seeds")
     return lines
 
 

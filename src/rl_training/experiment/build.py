@@ -219,7 +219,6 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
         device=algorithm.device,
         timer=StageTimer(),
         compiled=algorithm.compiled,
-        long_calls=config.overlap,
     )
     overlap = Overlap(algorithm.policy, collector, make_buffer()) if config.overlap else None
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=overlap)

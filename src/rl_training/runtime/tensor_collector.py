@@ -26,8 +26,8 @@ from rl_training.utils.spaces import Array
 _Stepped = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]
 """What a step yields for the buffer and the statistics, then states, step counts and running sums after it."""
 
-LONG_CALL = 16
-"""Most steps in one compiled function. Compiling takes about a second per step here."""
+STEPS_PER_CALL = 16
+"""Most steps in one compiled function: calling it costs as much as several steps of a few environments."""
 
 
 class TensorEpisodeStatistics(EpisodeStatistics):
@@ -103,13 +103,11 @@ class TensorRolloutCollector(RolloutCollector):
         buffer: RolloutBuffer,
         *,
         compiled: bool = False,
-        long_calls: bool = False,
         **common: Any,
     ):
-        """`long_calls`: compile several steps into one function. It computes the same, and holds the interpreter up less."""
         super().__init__(stepper, policy, buffer, **common)
         assert isinstance(stepper.envs, TensorVectorEnv)
-        self._steps_per_call = _largest_divisor(buffer.num_steps, LONG_CALL) if long_calls else 1
+        self._steps_per_call = _largest_divisor(buffer.num_steps, STEPS_PER_CALL)
         self._compiled = CompiledDraws(self._steps, self.device) if compiled else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._played = 0
@@ -246,7 +244,6 @@ def rollout_collector(
     buffer: RolloutBuffer,
     *,
     compiled: bool = False,
-    long_calls: bool = False,
     **common: Any,
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
@@ -255,7 +252,7 @@ def rollout_collector(
     """
     envs = stepper.envs
     if isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
-        return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, long_calls=long_calls, **common)
+        return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
     return RolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
 
 

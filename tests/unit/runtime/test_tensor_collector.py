@@ -129,16 +129,16 @@ def test_compiled_rollouts_are_the_same_within_rounding() -> None:
 
 
 @pytest.mark.parametrize(("steps", "per_call"), [(128, 16), (5, 5), (34, 2), (17, 1)])
-def test_a_long_call_divides_the_rollout(steps: int, per_call: int) -> None:
+def test_calls_divide_the_rollout(steps: int, per_call: int) -> None:
     assert tensor_collector._largest_divisor(steps, most=16) == per_call
 
 
 @pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
-def test_long_calls_compute_exactly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_steps_in_a_call_compute_exactly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout of 9 steps in nine calls, and in three calls of 3."""
-    monkeypatch.setattr(tensor_collector, "LONG_CALL", 4)
     collectors = []
-    for long_calls in (False, True):
+    for most in (1, 4):
+        monkeypatch.setattr(tensor_collector, "STEPS_PER_CALL", most)
         envs = make_tensor_env("CartPole-v1", 3, max_episode_steps=4)
         torch.manual_seed(0)
         policy = ActorCritic(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
@@ -151,7 +151,6 @@ def test_long_calls_compute_exactly_the_same(monkeypatch: pytest.MonkeyPatch) ->
             device=CPU,
             timer=StageTimer(),
             compiled=True,
-            long_calls=long_calls,
         )
         collector.reset()
         collectors.append(collector)
