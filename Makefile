@@ -37,8 +37,9 @@ dev: $(VENV)/.installed-dev
 train: install
 	$(BIN)/axiomrl train
 
+# One torch thread per worker: more would wait for each other.
 test: dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term
 
 check: dev
 	$(BIN)/ruff format --check $(CODE)
