@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,15 @@ class Terminal:
         self._side, inside = pty.openpty()
         command = [sys.executable, "-m", "rl_training.cli", "watch", str(run)]
         env = {**os.environ, "TERM": term, "COLUMNS": "80", "LINES": "40"}
-        self.process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=env)
+        # A shell's background jobs ignore SIGINT, and so would their children.
+        self.process = subprocess.Popen(
+            command,
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env=env,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         os.close(inside)
         self.text = ""
 
@@ -145,11 +153,13 @@ class Terminal:
 
     def finish(self) -> int:
         """Reads to the end; the exit code."""
-        try:
-            while chunk := os.read(self._side, 65536):
+        deadline = time.monotonic() + 30
+        with suppress(OSError):  # what Linux says when the other side is closed
+            while select.select([self._side], [], [], max(deadline - time.monotonic(), 0))[0]:
+                chunk = os.read(self._side, 65536)
                 self.text += chunk.decode(errors="replace")
-        except OSError:  # what Linux says when the other side is closed
-            pass
+                if not chunk:
+                    break
         return self.process.wait(timeout=30)
 
     def close(self) -> None:
