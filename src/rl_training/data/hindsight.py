@@ -99,7 +99,7 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     def _after(self, counts: Ints, envs: Ints, keys: Iterable[str] | None = None) -> ObsTensor:
         rows = self._rows(counts, envs)
-        return self._next_obs(counts, envs, rows, self._ends.take(rows), keys)
+        return self._next_obs(counts, envs, rows, self._flags(rows), keys)
 
     # Where episodes end ----------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().load_head_state(state)
         counts, envs = count_ranges(self.oldest(), self.counts)
         rows = self._rows(counts, envs)
-        ends = np.flatnonzero(self._ends.take(rows))
+        ends = np.flatnonzero(self._flags(rows))
         # The first end at or behind each step, if it is one of the same environment; otherwise the episode is still running.
         following = np.append(ends, len(rows))[np.searchsorted(ends, np.arange(len(rows)))]
         behind = following.clip(max=len(rows) - 1)

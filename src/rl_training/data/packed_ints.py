@@ -26,6 +26,10 @@ class PackedInts:
         numbers |= self._low.take(rows)
         return numbers
 
+    def take_low(self, rows: Any) -> NDArray[np.uint16]:
+        """Their lowest 16 bits, in a third of the time."""
+        return self._low.take(rows)
+
     def put(self, rows: Any, numbers: Any) -> None:
         """Sets the numbers in these rows."""
         self._low[rows] = np.bitwise_and(numbers, 0xFFFF)

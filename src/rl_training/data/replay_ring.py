@@ -19,7 +19,7 @@ from rl_training.utils.spaces import Array
 
 TERMINATED, TRUNCATED = 1, 2
 FLAG_BITS = 2
-"""A step's end is one number: 0 inside an episode, else (row of its final observation << 2) | flags."""
+"""A step's end is one number: 0 inside an episode, else (row of its final observation << 2) | flags. One flag is always set."""
 
 
 class ReplayRing:
@@ -90,7 +90,12 @@ class ReplayRing:
         return np.minimum(np.maximum(whole, self.counts - self.per_env), self.counts)
 
     def _rows(self, counts: Ints, envs: Ints) -> Ints:
-        return counts % self.slots * self.num_envs + envs
+        slots = counts % self.slots
+        return slots if self.num_envs == 1 else slots * self.num_envs + envs
+
+    def _flags(self, rows: Ints) -> NDArray[np.uint16]:
+        """How the steps in `rows` ended, with other bits above the flags; 0 inside an episode."""
+        return self._ends.take_low(rows)
 
     def add(
         self,
@@ -108,18 +113,20 @@ class ReplayRing:
         Inside an episode `obs` is the previous `next_obs` and is not stored again. An invalid step is not stored, and if its
         environment was inside an episode (its worker died), that episode ends with the step before, as a truncated one.
         """
-        keep, envs = np.asarray(valid), self._envs
+        keep = np.asarray(valid)
+        which: Ints | slice = slice(None)  # a view costs less than an index array
         ended_by, cut_by, reward = np.asarray(terminated), np.asarray(truncated), np.asarray(rewards)
         if not keep.all():
             self.cut_episodes(np.flatnonzero(~keep))
-            envs = np.flatnonzero(keep)
-            if not len(envs):
+            which = np.flatnonzero(keep)
+            if not len(which):
                 return
-            chosen = torch.from_numpy(envs)
+            chosen = torch.from_numpy(which)
             obs, next_obs, actions = _select(obs, chosen), _select(next_obs, chosen), actions[chosen.to(actions.device)]
-            ended_by, cut_by, reward = ended_by[envs], cut_by[envs], reward[envs]
-        counts, fresh = self.counts[envs], ~self._open[envs]
-        rows, next_rows = self._rows(counts, envs), self._rows(counts + 1, envs)
+            ended_by, cut_by, reward = ended_by[which], cut_by[which], reward[which]
+        counts, envs, fresh = self.counts[which], self._envs[which], ~self._open[which]
+        next_counts = counts + 1
+        rows, next_rows = self._rows(counts, envs), self._rows(next_counts, envs)
         self._evict(next_rows)
         if fresh.any():
             self._begin_episodes(obs, np.flatnonzero(fresh), rows)
@@ -131,11 +138,11 @@ class ReplayRing:
             self._ages[next_rows] = np.minimum(self._ages[rows] + 1, self._frame_stack - 1)
         ended = ended_by | cut_by
         if ended.any():
-            which = np.flatnonzero(ended)
-            flags = np.where(ended_by[which], TERMINATED, TRUNCATED).astype(np.int32)
-            self._end(rows[which], flags, _select_frames(frames, self._obs.on_device(which)))
-        self._open[envs] = ~ended
-        self.counts[envs] = counts + 1
+            places = np.flatnonzero(ended)
+            flags = np.where(ended_by[places], TERMINATED, TRUNCATED).astype(np.int32)
+            self._end(rows[places], flags, _select_frames(frames, self._obs.on_device(places)))
+        self._open[which] = ~ended
+        self.counts[which] = next_counts
 
     def cut_episodes(self, envs: Ints | None = None) -> None:
         """Ends the running episodes of `envs` (all, if None) as truncated ones; where the next step will not follow on.
@@ -164,8 +171,8 @@ class ReplayRing:
 
     def _evict(self, rows: Ints) -> None:
         """Forgets how the steps in `rows` ended; their observations are about to be overwritten."""
-        ends = self._ends.take(rows)
-        if ends.any():
+        if self._flags(rows).any():
+            ends = self._ends.take(rows)
             self._obs.release_finals(ends[ends != 0] >> FLAG_BITS)
             self._ends.put(rows, 0)
 

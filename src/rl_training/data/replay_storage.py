@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class Table:
         # In main memory NumPy gathers a batch in less than half of torch's time.
         self._array = tensor.numpy() if tensor.device.type == "cpu" else None
 
-    def take(self, rows: Ints) -> Tensor:
+    def take(self, rows: NDArray[np.integer[Any]]) -> Tensor:
         """(B, ...) copies of the rows (B,)."""
         if self._array is not None:
             return torch.from_numpy(self._array.take(rows, axis=0))
@@ -39,7 +40,7 @@ class Table:
     def put(self, rows: Ints, values: Tensor) -> None:
         """Overwrites the rows (B,) with values (B, ...) from any device."""
         if self._array is not None:
-            self._array[rows] = values.detach().to(self.device, self.dtype).numpy()
+            self._array[rows] = values.detach().cpu().numpy()
         else:
             values = values.detach().to(self.device, self.dtype)
             self.tensor.index_copy_(0, torch.from_numpy(rows).to(self.device), values)
@@ -142,7 +143,7 @@ class ObsStorage:
         self,
         rows_B: Ints,
         stack_rows_BK: Ints | None,
-        finals: tuple[Ints, Ints] | None = None,
+        finals: tuple[Ints, NDArray[np.int32]] | None = None,
         keys: Iterable[str] | None = None,
     ) -> ObsTensor:
         """Observations (B, ...) from the newest frames' rows and, with stacking, all frames' rows; `finals` = (positions in
@@ -160,7 +161,7 @@ class ObsStorage:
             else:
                 values = newest = table.take(rows_B)
             if finals is not None:
-                newest.index_copy_(0, self.on_device(finals[0]), self._pool[key].take(finals[1]))
+                _overwrite(newest, finals[0], self._pool[key].take(finals[1]))
             out[key] = values
         return out[PLAIN] if self.single else out
 
@@ -211,3 +212,11 @@ class ObsStorage:
 
     def as_frames(self, stored: ObsTensor) -> Frames:
         return stored if isinstance(stored, dict) else {PLAIN: stored}
+
+
+def _overwrite(rows: Tensor, places: Ints, values: Tensor) -> None:
+    """rows[places] = values, all on one device; like `Table`, through NumPy in main memory."""
+    if rows.device.type == "cpu":
+        rows.numpy()[places] = values.numpy()
+    else:
+        rows.index_copy_(0, torch.from_numpy(places).to(rows.device), values)

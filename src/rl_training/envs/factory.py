@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gymnasium as gym
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.envs.array_envs import make_array_env
@@ -18,6 +18,7 @@ from rl_training.envs.async_env import AsyncEnvs
 from rl_training.envs.classic_dynamics import DYNAMICS
 from rl_training.envs.config import EnvConfig
 from rl_training.envs.replay import ReplayableEnv
+from rl_training.envs.sync_env import SyncEnvs
 from rl_training.utils.errors import EnvCreationError
 from rl_training.utils.seeding import derive_seed
 
@@ -90,7 +91,7 @@ def make_vector_env(
         factory().close()  # the user's mistakes are reported from here, not from a worker
         seed = derive_seed(cfg.seed, "restarted workers")
         return AsyncEnvs([factory] * count, mode, cfg.env.restart_workers, seed)
-    envs = SyncVectorEnv([factory] * count, autoreset_mode=mode)
+    envs = SyncEnvs([factory] * count, autoreset_mode=mode)
     if len({id(env.unwrapped) for env in envs.envs}) < count:
         raise EnvCreationError(
             "the callable returned the same environment object twice: it must make a new one at each call, "

@@ -74,19 +74,25 @@ class RunLogger(Callback):
 
     def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:
         append_line(self._run_dir / METRICS, {"step": trainer.global_step, "at_utc": utc_now(), **metrics})
-        if self._writer is not None:
-            for name, value in metrics.items():
-                if name != "global_step":
-                    self._writer.add_scalar(name if "/" in name else f"rollout/{name}", value, trainer.global_step)
+        named = {name if "/" in name else f"rollout/{name}": value for name, value in metrics.items()}
+        named.pop("rollout/global_step")
+        self._write_scalars(trainer, named)
 
     def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:
         record: dict[str, Any] = {"step": trainer.global_step, "at_utc": utc_now(), **result.to_dict()}
         append_line(self._run_dir / EVALUATIONS, record)
+        scalars = {"evaluation/mean_return": result.mean, "evaluation/mean_length": result.mean_length}
+        if result.success_rate is not None:
+            scalars["evaluation/success_rate"] = result.success_rate
+        self._write_scalars(trainer, scalars)
+
+    def _write_scalars(self, trainer: BaseTrainer, scalars: dict[str, float]) -> None:
+        """All of a moment as one TensorBoard event: one each would fill the writer's queue, and training would wait for it."""
         if self._writer is not None:
-            self._writer.add_scalar("evaluation/mean_return", result.mean, trainer.global_step)
-            self._writer.add_scalar("evaluation/mean_length", result.mean_length, trainer.global_step)
-            if result.success_rate is not None:
-                self._writer.add_scalar("evaluation/success_rate", result.success_rate, trainer.global_step)
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+            self._writer._get_file_writer().add_summary(Summary(value=values), trainer.global_step)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -60,8 +60,11 @@ class EpisodeStatistics:
 
     def add(self, record: StepRecord) -> None:
         # An invalid step belongs to no episode; after a worker's death it also cuts one off that has no return.
-        self.running_returns = np.where(record.valid, self.running_returns + record.rewards, 0.0)
-        self.running_lengths = np.where(record.valid, self.running_lengths + 1, 0)
+        self.running_returns += record.rewards
+        self.running_lengths += 1
+        if not record.valid.all():
+            self.running_returns[~record.valid] = 0.0
+            self.running_lengths[~record.valid] = 0
         ended = record.terminated | record.truncated
         if ended.any():
             self.returns.extend(self.running_returns[ended].tolist())

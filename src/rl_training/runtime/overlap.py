@@ -14,6 +14,7 @@ the observation statistics they come with: the copy's are one update older. Rewa
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ from rl_training.runtime.collector import RolloutCollector
 from rl_training.utils.spaces import map_obs
 
 Learn = Callable[[RolloutBuffer], None]
+
+SWITCH_INTERVAL = 0.0005
+"""Seconds after which a thread hands the interpreter over to one that waits for it, while two of them work."""
 
 
 class Overlap:
@@ -43,9 +47,15 @@ class Overlap:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Keeps the second thread for as long as the block lasts."""
-        threads = torch.get_num_threads()
-        with ThreadPoolExecutor(1, "learn", initializer=torch.set_num_threads, initargs=(threads,)) as self._pool:
-            yield
+        threads, interval = torch.get_num_threads(), sys.getswitchinterval()
+        # Between two compiled steps the learner needs the interpreter for microseconds, and would wait for it ten times as long
+        # as such a step takes.
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        try:
+            with ThreadPoolExecutor(1, "learn", initializer=torch.set_num_threads, initargs=(threads,)) as self._pool:
+                yield
+        finally:
+            sys.setswitchinterval(interval)
 
     def collect(self, learn: Learn) -> int:
         """Collects a rollout with the policy as it is now, and learns from the one before at the same time.

@@ -81,8 +81,8 @@ class ActionAdapter:
         elif isinstance(space, spaces.Box):
             _check_action_bounds(space)
             self.shape, self.dtype = (int(np.prod(space.shape)),), "float32"
-            self._low = space.low.astype(np.float64).reshape(-1)
-            self._half_width = (space.high.astype(np.float64).reshape(-1) - self._low) / 2
+            self._low = space.low.astype(np.float64)
+            self._half_width = (space.high.astype(np.float64) - self._low) / 2
         else:
             raise SpaceError(
                 f"action space {type(space).__name__} is not supported: use Discrete, MultiDiscrete, MultiBinary or Box.\n"
@@ -104,18 +104,19 @@ class ActionAdapter:
         """(N, *self.shape) in policy form -> (N, *space.shape) in the environment's form and dtype."""
         space, count = self.space, len(actions)
         if isinstance(space, spaces.Discrete):
-            return (actions + space.start).astype(space.dtype)
+            return (actions + space.start if space.start else actions).astype(space.dtype)
         if isinstance(space, spaces.MultiDiscrete):
             return (actions.reshape(count, *space.shape) + space.start).astype(space.dtype)
         if isinstance(space, spaces.MultiBinary):
             return actions.reshape(count, *space.shape).astype(space.dtype)
         assert isinstance(space, spaces.Box)
-        if np.isnan(actions).any():
+        shares = np.add(actions.reshape(count, *space.shape), 1.0, dtype=np.float64)
+        scaled = self._low + shares * self._half_width
+        # The bounds last: rounding to the space's dtype may step over one by a unit in the last place.
+        native = np.minimum(np.maximum(scaled.astype(space.dtype), space.low), space.high)
+        if np.isnan(native).any():
             raise NonFiniteError("the policy's actions became NaN; no environment was stepped with them")
-        scaled = self._low + (np.clip(actions, -1.0, 1.0).astype(np.float64) + 1.0) * self._half_width
-        native = scaled.reshape(count, *space.shape).astype(space.dtype)
-        # Rounding to the space's dtype may step over a bound by one unit in the last place.
-        return np.clip(native, space.low, space.high)
+        return native
 
 
 def _check_action_bounds(space: spaces.Box) -> None:
