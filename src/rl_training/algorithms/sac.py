@@ -24,13 +24,15 @@ from rl_training.algorithms.off_policy_actor_critic import (
     with_actions,
 )
 from rl_training.algorithms.optimizers import FlatOptimizer, slow_copy
+from rl_training.algorithms.steps import Acting
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import GaussianActor
 from rl_training.policies.critics import Members
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.draws import RandomSource, permutation
+from rl_training.utils.draws import RandomSource, Tape, permutation
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import schedule_value
@@ -50,6 +52,9 @@ class SACConfig(ActorCriticConfig):
     """First value of a learned temperature."""
     target_entropy: float | None = None
     """Entropy that a learned temperature keeps; null for −1 per action dimension."""
+    noise_correlation: Annotated[float, Range(ge=0, lt=1)] = 0.0
+    """Correlation of the noise in the actions from step to step. Raise it where independent noise cancels itself out before it
+    gets anywhere, e.g. to 0.97 (Eberhard et al. 2023, arXiv 2210.07205 has the idea)."""
 
     @property
     def critic_outputs(self) -> int:
@@ -86,6 +91,8 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             self.device,
         )
         self.target_critics, self._target_weights = self._make_targets()
+        self.noise = ActionNoise(1.0 - config.noise_correlation)
+        self._act_with_noise = Acting(self, lambda obs, noise, _: self.policy.act(obs, generator=Tape([noise])))
 
     def _target_entropy(self) -> float:
         if self.config.target_entropy is not None:
@@ -113,6 +120,20 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
                 f"hyperparams.critic_subset is {config.critic_subset}, more than num_critics, {config.num_critics}: "
                 "lower it, or set null for all critics."
             )
+
+    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
+        correlation = self.config.noise_correlation
+        if correlation == 0:
+            return super().explore(obs, generator=generator, progress=progress)
+        rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+        like = torch.empty((rows, math.prod(self.action_space.shape or ())), device=self.device)
+        # Once an episode is under way, of variance 1, as the policy's own noise.
+        noise = self.noise.sample(like, math.sqrt(1.0 - correlation**2), generator)
+        return self._act_with_noise(obs, noise, generator=generator)
+
+    def observe(self, obs: Any, ended: Tensor) -> None:
+        super().observe(obs, ended)
+        self.noise.reset(ended)
 
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {**super().optimizers(), **self.temperature.optimizers()}
@@ -158,11 +179,16 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             self._target_weights.lerp_(self.critic_optimizer.weights, self.config.tau)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "temperature": self.temperature.state_dict()}
+        return {
+            **super().state_dict(),
+            "temperature": self.temperature.state_dict(),
+            "noise": self.noise.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.temperature.load_state_dict(state["temperature"])
+        self.noise.load_state_dict(state["noise"])
 
 
 class SAC(SACBase[SACConfig]):

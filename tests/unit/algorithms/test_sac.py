@@ -380,6 +380,30 @@ def test_exploring_is_sampling_with_the_given_generator() -> None:
     assert torch.equal(before, algorithm.generator.get_state()), "the update's own stream is left alone"
 
 
+def test_correlated_noise_follows_its_recursion_and_starts_anew_with_an_episode() -> None:
+    algorithm, obs, rho = make(SAC, SMALL, actions=2, noise_correlation=0.8), torch.randn(3, 1), 0.8
+    generator, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    gaussian = algorithm.policy.actor(algorithm.policy.encode(obs)).gaussian
+
+    def explored() -> torch.Tensor:
+        """The noise that led to the actions."""
+        actions = algorithm.explore(obs, generator=generator, progress=0.0)
+        return ((torch.atanh(actions) - gaussian.mean) / gaussian.log_std.exp()).detach()
+
+    first, second, third, fourth = (0.6 * torch.randn(3, 2, generator=draws) for _ in range(4))  # 0.6 = √(1 − 0.8²)
+    torch.testing.assert_close(explored(), first, atol=1e-4, rtol=1e-4)
+    algorithm.observe(obs, torch.tensor([False, True, False]))
+    noise = torch.where(torch.tensor([[False], [True], [False]]), second, rho * first + second)
+    torch.testing.assert_close(explored(), noise, atol=1e-4, rtol=1e-4)
+    saved = through_codec(algorithm.state_dict())
+    noise = rho * noise + third
+    torch.testing.assert_close(explored(), noise, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(explored(), rho * noise + fourth, atol=1e-4, rtol=1e-4)
+    other = make(SAC, SMALL, actions=2, noise_correlation=0.8)
+    other.load_state_dict(saved)
+    assert torch.equal(other.noise.state_dict()["state"], saved["noise"]["state"])
+
+
 def test_normalised_observations_reach_actor_and_critics() -> None:
     space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     config = SACConfig(ent_coef=0.0, **STILL)
