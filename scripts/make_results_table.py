@@ -10,7 +10,8 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 # Chosen by algorithm and environment, not by score: what people ask for first.
 SELECTION = (
     *("ppo/cartpole", "ppo/pendulum", "ppo/lunarlander", "dqn/cartpole", "dqn/lunarlander"),
-    *("sac/pendulum", "sac/halfcheetah", "td3/pendulum", "td3/halfcheetah"),
+    *("sac/pendulum", "sac/halfcheetah", "td3/pendulum", "td3/halfcheetah", "rainbow/lunarlander"),
+    *("tqc/halfcheetah", "tqc/hopper", "tqc/walker2d"),
 )
 
 
