@@ -17,11 +17,11 @@ def read(name: str, folder: Path = FOLDER) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def cpu_table(records: dict[str, Any]) -> list[str]:
-    """Per case, how many times as fast as the fastest other library, median and spread over the rounds."""
+def cpu_table(records: dict[str, Any], learning: dict[str, Any]) -> list[str]:
+    """Per case, how many times as fast as the fastest other library, median and spread over the rounds; and what it learns."""
     lines = [
-        "| case | fastest other library | ours | ours compiled | rounds | measured |",
-        "|---|---|---|---|---|---|",
+        "| case | fastest other library | ours | ours compiled | rounds | measured | mean return after training |",
+        "|---|---|---|---|---|---|---|",
     ]
     for case, record in records.items():
         for metric, values in record["metrics"].items():
@@ -30,8 +30,18 @@ def cpu_table(records: dict[str, Any]) -> list[str]:
             name = f"{case}, {metric}" if len(record["metrics"]) > 1 else case
             unit = " (less is better)" if values["unit"] in (MEMORY_UNIT, "s") else ""
             day = record["at_utc"][:10]
-            lines.append(f"| {name}{unit} | {peer} | {cells[0]} | {cells[1]} | {record['rounds']} | {day} |")
+            cells += [str(record["rounds"]), day, _learned(learning.get(case))]
+            lines.append(f"| {name}{unit} | {peer} | {' | '.join(cells)} |")
     return lines
+
+
+def _learned(record: dict[str, Any] | None) -> str:
+    """The mean over the seeds of each library's return."""
+    if record is None:
+        return "–"
+    means = {who: sum(scores.values()) / len(scores) for who, scores in record["returns"].items()}
+    seeds = min(len(scores) for scores in record["returns"].values())
+    return f"{seeds} seeds, {record['steps']:,} steps: " + ", ".join(f"{who} {mean:.1f}" for who, mean in means.items())
 
 
 def _ratio(spread: dict[str, float] | None) -> str:
@@ -72,7 +82,7 @@ def overlap_table(record: dict[str, Any]) -> list[str]:
 
 def tables() -> dict[str, list[str]]:
     return {
-        "cpu": cpu_table(read("cpu.json")),
+        "cpu": cpu_table(read("cpu.json"), read("learning.json")),
         "gpu": gpu_table(read("gpu.json")),
         "growth": growth_table(read("growth.json")),
         "overlap": overlap_table(read("overlap.json")),

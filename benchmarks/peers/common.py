@@ -93,6 +93,21 @@ def watch_for(work: Work) -> Watch:
     return FirstTick() if work["kind"] == "startup" else Stopwatch(work)
 
 
+def evaluated(work: Work, act: Callable[[Any], Any]) -> Result:
+    """The mean return of `work["episodes"]` episodes with the actions that `act` chooses for single observations."""
+    import gymnasium
+
+    env, returns = gymnasium.make(work["env"]), []
+    for episode in range(work["episodes"]):
+        obs, _ = env.reset(seed=100_000 + 1_000 * work["seed"] + episode)
+        total, over = 0.0, False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return {"values": {"mean_return": sum(returns) / len(returns)}}
+
+
 def count_optimizer_steps() -> Callable[[], int]:
     """From here on counts the steps of all torch optimisers."""
     from torch.optim.optimizer import register_optimizer_step_post_hook

@@ -12,6 +12,7 @@ from benchmarks.peers.common import (
     COUNTING,
     Result,
     Work,
+    evaluated,
     gae_inputs,
     main,
     seconds_of,
@@ -90,7 +91,8 @@ def _learn(work: Work, **hyperparams: Any) -> Result:
             env_id=work["env"],
             num_envs=work["num_envs"],
             num_threads=work["threads"],
-            total_timesteps=10_000_000,
+            total_timesteps=work.get("total", 10_000_000),
+            seed=work.get("seed", 0),
             output_dir=folder,
             device="cpu",
             policy={"hidden_sizes": work["hidden"], "activation": work["activation"]},  # type: ignore[arg-type]
@@ -103,6 +105,11 @@ def _learn(work: Work, **hyperparams: Any) -> Result:
         agent = getattr(rl_training, work["algo"].upper())(config)
         if COUNTING:
             watch.count_updates = _count_steps(agent.algorithm)
+        if "total" in work:
+            agent.learn()
+            result = evaluated(work, lambda obs: agent.predict(obs, deterministic=True)[0])
+            agent.close()
+            return result
         agent.learn(callbacks=[ticks])
         agent.close()
     return watch.result(stages={name: ticks.end[name] - ticks.begin.get(name, 0.0) for name in ticks.end})

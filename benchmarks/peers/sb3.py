@@ -12,6 +12,7 @@ from benchmarks.peers.common import (
     Result,
     Watch,
     Work,
+    evaluated,
     gae_inputs,
     main,
     seconds_of,
@@ -43,7 +44,7 @@ def _learn(work: Work, watch: Watch, make: Callable[..., Any], **settings: Any) 
         def _on_step(self) -> bool:
             return not self.done
 
-    env = make_vec_env(work["env"], n_envs=work["num_envs"], seed=0)
+    env = make_vec_env(work["env"], n_envs=work["num_envs"], seed=work.get("seed", 0))
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[work["activation"]]
     policy_kwargs = {"net_arch": list(work["hidden"]), "activation_fn": activation}
     model = make(
@@ -54,9 +55,12 @@ def _learn(work: Work, watch: Watch, make: Callable[..., Any], **settings: Any) 
         policy_kwargs=policy_kwargs,
         verbose=1,
         device="cpu",
-        seed=0,
+        seed=work.get("seed", 0),
         **settings,
     )
+    if "total" in work:
+        model.learn(total_timesteps=work["total"])
+        return evaluated(work, lambda obs: model.predict(obs, deterministic=True)[0])
     model.learn(total_timesteps=10_000_000, callback=Ticks())
     return watch.result()
 
