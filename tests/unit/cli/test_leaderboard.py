@@ -33,8 +33,8 @@ def test_with_nothing_named_it_shows_the_shipped_results(capsys: pytest.CaptureF
     assert main(["leaderboard", "--env", "CartPole-v1", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["source"] == "shipped" and [task["task"] for task in values["tasks"]] == ["CartPole-v1"]
-    entries = {entry["algo"]: entry for entry in values["tasks"][0]["entries"]}
-    assert entries["ppo"]["last_mean"] == 500.0 and entries["ppo"]["preset"] == "ppo/cartpole"
+    entries = {entry["preset"]: entry for entry in values["tasks"][0]["entries"]}
+    assert entries["ppo/cartpole"]["last_mean"] == 500.0 and entries["ppo/cartpole"]["algo"] == "ppo"
 
 
 def test_a_regression_has_its_own_exit_code(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
