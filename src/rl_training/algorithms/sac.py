@@ -179,16 +179,14 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             self._target_weights.lerp_(self.critic_optimizer.weights, self.config.tau)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            **super().state_dict(),
-            "temperature": self.temperature.state_dict(),
-            "noise": self.noise.state_dict(),
-        }
+        state = {**super().state_dict(), "temperature": self.temperature.state_dict()}
+        return state | ({"noise": self.noise.state_dict()} if self.config.noise_correlation > 0 else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.temperature.load_state_dict(state["temperature"])
-        self.noise.load_state_dict(state["noise"])
+        if self.config.noise_correlation > 0:
+            self.noise.load_state_dict(state["noise"])
 
 
 class SAC(SACBase[SACConfig]):
