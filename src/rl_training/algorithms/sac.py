@@ -30,6 +30,7 @@ from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import GaussianActor
 from rl_training.policies.critics import Members
+from rl_training.policies.encoders import count_of
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.draws import RandomSource, Tape, permutation
@@ -125,8 +126,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
         correlation = self.config.noise_correlation
         if correlation == 0:
             return super().explore(obs, generator=generator, progress=progress)
-        rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        like = torch.empty((rows, math.prod(self.action_space.shape or ())), device=self.device)
+        like = torch.empty((count_of(obs), math.prod(self.action_space.shape or ())), device=self.device)
         # Once an episode is under way, of variance 1, as the policy's own noise.
         noise = self.noise.sample(like, math.sqrt(1.0 - correlation**2), generator)
         return self._act_with_noise(obs, noise, generator=generator)

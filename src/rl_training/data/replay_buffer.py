@@ -162,7 +162,7 @@ class ReplayBuffer(ReplayRing):
         self._powers = np.array([gamma**k for k in range(n_step + 1)], dtype=np.float32)
         self._reward_scale = np.float32(reward_scale)
         self._in_memory = self.device.type == "cpu"
-        self._ones, self._zeros = torch.ones(0, device=self.device), np.zeros(0, dtype=np.int64)
+        self._ones = torch.ones(0, device=self.device)
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._tree = SumTree(self.slots * num_envs) if prioritization is not None else None
         self._max_priority = 1.0
@@ -245,7 +245,7 @@ class ReplayBuffer(ReplayRing):
         draws = (self._rng.random(batch_size) * stored).astype(np.int64)
         if self.num_envs == 1:
             draws += lowest
-            return draws, self._first_env(batch_size)
+            return draws, np.zeros(batch_size, dtype=np.int64)
         ends = lengths.cumsum()
         envs = ends.searchsorted(draws, side="right")
         return draws + (lowest - ends + lengths).take(envs), envs
@@ -255,12 +255,6 @@ class ReplayBuffer(ReplayRing):
         if len(self._ones) != batch_size:
             self._ones = torch.ones(batch_size, device=self.device)
         return self._ones
-
-    def _first_env(self, batch_size: int) -> Ints:
-        """(B,) zeros; made once, because nobody writes into them."""
-        if len(self._zeros) != batch_size:
-            self._zeros = np.zeros(batch_size, dtype=np.int64)
-        return self._zeros
 
     def _draw_prioritized(self, tree: SumTree, batch_size: int, beta: float) -> tuple[Ints, Ints, NDArray[np.float32]]:
         """(counts, envs, weights); one draw from each of B equal parts of the total priority (Schaul et al. 2016, app. B.2.1)."""

@@ -161,7 +161,7 @@ class ObsStorage:
             else:
                 values = newest = table.take(rows_B)
             if finals is not None:
-                _overwrite(newest, finals[0], self._pool[key].take(finals[1]))
+                Table(newest).put(finals[0], self._pool[key].take(finals[1]))
             out[key] = values
         return out[PLAIN] if self.single else out
 
@@ -212,11 +212,3 @@ class ObsStorage:
 
     def as_frames(self, stored: ObsTensor) -> Frames:
         return stored if isinstance(stored, dict) else {PLAIN: stored}
-
-
-def _overwrite(rows: Tensor, places: Ints, values: Tensor) -> None:
-    """rows[places] = values, all on one device; like `Table`, through NumPy in main memory."""
-    if rows.device.type == "cpu":
-        rows.numpy()[places] = values.numpy()
-    else:
-        rows.index_copy_(0, torch.from_numpy(places).to(rows.device), values)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
@@ -61,8 +61,6 @@ class EnvStepper:
         self.obs: Observation
         self.resume_grade: str | None = None
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
-        if isinstance(envs, SyncVectorEnv):
-            envs.copy = False  # `step` copies
 
     def reset(self, seed: int) -> Observation:
         """Starts fresh episodes everywhere; environment i gets its own stream derived from `seed`."""

@@ -74,9 +74,8 @@ class RunLogger(Callback):
 
     def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:
         append_line(self._run_dir / METRICS, {"step": trainer.global_step, "at_utc": utc_now(), **metrics})
-        named = {name if "/" in name else f"rollout/{name}": value for name, value in metrics.items()}
-        named.pop("rollout/global_step")
-        self._write_scalars(trainer, named)
+        named = {name: value for name, value in metrics.items() if name != "global_step"}
+        self._write_scalars(trainer, {name if "/" in name else f"rollout/{name}": named[name] for name in named})
 
     def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:
         record: dict[str, Any] = {"step": trainer.global_step, "at_utc": utc_now(), **result.to_dict()}

@@ -21,6 +21,11 @@ Observation: TypeAlias = Tensor | dict[str, Tensor]
 _SUPPORTED = "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of those."
 
 
+def count_of(obs: Observation) -> int:
+    """How many observations a batch holds."""
+    return len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+
+
 def check_observation_space(space: spaces.Space) -> None:
     """Raise SpaceError, with a way out, unless observations of this space can be encoded."""
     if not isinstance(space, spaces.Dict):

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
-from rl_training.policies.encoders import FlattenEncoder, Observation
+from rl_training.policies.encoders import FlattenEncoder, Observation, count_of
 from rl_training.policies.networks import ACTIVATIONS, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
 from rl_training.policies.normalization import ObservationNormalizer
@@ -141,8 +141,7 @@ class QNetwork(nn.Module):
     def q_values(self, obs: Observation, taus: Tensor | None = None, *, noisy: bool = True) -> Tensor:
         """Return action values (B, A); an implicit head averages over `taus` (B, K), evenly spread ones if not given."""
         if self.distribution == "implicit" and taus is None:
-            batch = obs.shape[0] if isinstance(obs, Tensor) else next(iter(obs.values())).shape[0]
-            taus = self.taus.expand(batch, -1)
+            taus = self.taus.expand(count_of(obs), -1)
         return self.expectation(self(obs, taus, noisy=noisy))
 
     def sample_taus(self, batch: int, count: int, generator: RandomSource = None) -> Tensor | None:
@@ -174,7 +173,7 @@ class QNetwork(nn.Module):
             raise ValueError("a deterministic action has no epsilon")
         if deterministic:
             return self.q_values(obs, noisy=False).argmax(dim=-1)
-        batch = obs.shape[0] if isinstance(obs, Tensor) else next(iter(obs.values())).shape[0]
+        batch = count_of(obs)
         if self.training:
             self.sample_noise(generator)
         actions = self.q_values(obs, self.sample_taus(batch, ACTING_TAUS, generator)).argmax(dim=-1)

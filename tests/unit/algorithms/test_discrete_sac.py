@@ -224,3 +224,5 @@ def test_other_spaces_and_bad_settings_are_refused() -> None:
         DiscreteSAC(spaces.Discrete(2), spaces.Box(-1, 1, (1,)), DiscreteSACConfig())
     with pytest.raises(ConfigError, match="target_entropy_scale"):
         DiscreteSACConfig(target_entropy_scale=1.5)
+    with pytest.raises(ConfigError, match="noise_correlation"):
+        DiscreteSACConfig(noise_correlation=0.5)
