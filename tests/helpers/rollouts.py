@@ -19,7 +19,7 @@ AlgorithmT = TypeVar("AlgorithmT", bound=OnPolicyAlgorithm[Any])
 
 
 def make_algorithm(
-    algorithm: type[AlgorithmT], *, seed: int = 0, env: dict[str, bool] | None = None, **hyperparams: Any
+    algorithm: type[AlgorithmT], *, seed: int = 0, env: dict[str, Any] | None = None, **hyperparams: Any
 ) -> AlgorithmT:
     """The algorithm on three observed numbers and three actions."""
     return algorithm(OBSERVATIONS, ACTIONS, algorithm.config_class(**hyperparams), seed=seed, **(env or {}))

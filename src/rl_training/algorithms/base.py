@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from gymnasium import spaces
@@ -20,6 +20,8 @@ from rl_training.utils.spaces import space_name
 
 ConfigT = TypeVar("ConfigT")
 BatchT = TypeVar("BatchT")
+Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
+"""What hidden layers are computed in during updates; see `TrainConfig.precision`."""
 Metrics = dict[str, Tensor]
 """Named scalars that stay on the device until the trainer logs them."""
 
@@ -47,7 +49,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     normalizes_rewards: ClassVar[bool] = False
     """Whether `env.normalize_rewards` makes sense for it."""
     can_compile: ClassVar[bool] = True
-    """Whether its updates can be compiled."""
+    """Whether its updates can be compiled, and computed in another precision: both need updates that are one step each."""
     can_overlap: ClassVar[bool] = False
     """Whether it can learn from what the policy before the last update did."""
     policy: nn.Module
@@ -66,10 +68,11 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         seed: int = 0,
         device: torch.device | str = "cpu",
         compiled: bool = False,
+        precision: Precision = "float32",
     ):
         self.check_spaces(observation_space, action_space)
         self.config, self.action_space = config, action_space
-        self.device, self.compiled = torch.device(device), compiled
+        self.device, self.compiled, self.precision = torch.device(device), compiled, precision
         self.compile_seconds = 0.0
         spec = PolicySpec(
             observation_space,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.algorithms.steps import step_runner
+from rl_training.algorithms.steps import in_precision, step_runner
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
@@ -154,7 +154,7 @@ class OneLossAlgorithm(OnPolicyAlgorithm[OnPolicyConfigT]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._run_step = step_runner(self, self._step)
+        self._run_step, self._run_once = step_runner(self, self._step), in_precision(self, self._step)
 
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
@@ -163,7 +163,7 @@ class OneLossAlgorithm(OnPolicyAlgorithm[OnPolicyConfigT]):
         """One gradient step. Only minibatches of the usual size are compiled or recorded; invalid steps make others."""
         if len(minibatch.advantages) == usual_size:
             return self._run_step(minibatch, None)
-        return self._step(minibatch, None, self.generator)
+        return self._run_once(minibatch, None, self.generator)
 
     def _step(self, minibatch: RolloutMinibatch, variant: None, random: RandomSource) -> StepReport:
         losses = self._compute_losses(minibatch)

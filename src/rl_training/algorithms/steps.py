@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -38,6 +39,7 @@ def step_runner(
 
     All batches must have the same shapes. What a call puts out may be overwritten by the next call.
     """
+    step = in_precision(algorithm, step)
     run: RunStep[StepBatchT, VariantT, OutputT]
     if algorithm.compiled:
         run = CompiledStep(algorithm, step)
@@ -47,6 +49,21 @@ def step_runner(
             return step(batch, variant, algorithm.generator)
 
     return GraphedStep(run, algorithm.generator) if algorithm.device.type == "cuda" else run
+
+
+def in_precision(
+    algorithm: Algorithm[Any, Any], step: Step[StepBatchT, VariantT, OutputT]
+) -> Step[StepBatchT, VariantT, OutputT]:
+    """The step in the precision that the algorithm's settings ask for. TF32 is a mode of the whole process, set elsewhere."""
+    if algorithm.precision != "bf16":
+        return step
+
+    def run(batch: StepBatchT, variant: VariantT, random: RandomSource) -> OutputT:
+        # Without a cache of converted weights: a step moves them, and a recorded one would keep them for ever.
+        with torch.autocast(algorithm.device.type, torch.bfloat16, cache_enabled=False):
+            return step(batch, variant, random)
+
+    return run
 
 
 class CompiledFunction(Generic[OutputT]):
@@ -78,10 +95,25 @@ def _compile(function: Callable[..., OutputT], args: tuple[Any, ...]) -> Callabl
     # `fallback_random` is for the numbers that the function itself would draw (dropout). A main program in C++ saves the
     # way through Python from kernel to kernel, and torch's own tanh takes several times as long as one from exponentials.
     settings = {"fallback_random": True, "cpp_wrapper": True, "cpp.use_decompose_tanh": True}
-    with tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(settings):
+    with unseeded(), tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(settings):
         compiled: Any = torch.compile(call, fullgraph=True, dynamic=False, options=ask_nothing)
         bare: Callable[..., OutputT] = compiled.aot_compile((args, {})).fn
     return bare
+
+
+@contextmanager
+def unseeded() -> Iterator[None]:
+    """Numbers of `random` that no seed decides, and a stream that is the same afterwards.
+
+    What torch cannot find in its cache of compiled code by a hash it stores under such a number: with the run's own seed that
+    would be the same one in every run, and the code found there that of another function.
+    """
+    state = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 class CompiledDraws(Generic[OutputT]):

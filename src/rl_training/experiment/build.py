@@ -49,6 +49,8 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
     algorithm_class.check_config(hyperparams, config.num_envs)
     if config.overlap:
         _check_overlap(config, algorithm_class, locate("overlap"))
+    if config.precision != "float32":
+        _check_precision(config, algorithm_class, locate("precision"))
     for key in algorithm_class.unused_policy_keys:
         if getattr(config.policy, key) != getattr(PolicyConfig(), key):
             place = locate(f"policy.{key}")
@@ -67,6 +69,16 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
     if issubclass(algorithm_class, OnPolicyAlgorithm) and select_device(config.device).type != "cpu":
         raise ConfigError(
             f"{prefix}overlap keeps two cores of a CPU busy, and this run uses a GPU. Set device: cpu, or leave it out."
+        )
+
+
+def _check_precision(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
+    prefix, device = f"{place}: " if place else "", select_device(config.device).type
+    if not algorithm_class.can_compile:
+        raise ConfigError(f"{prefix}{algorithm_class.__name__} computes in float32 only: leave out precision.")
+    if config.precision == "tf32" and device != "cuda":
+        raise ConfigError(
+            f"{prefix}precision: tf32 is for NVIDIA GPUs, and this run uses the device {device}. Leave it out."
         )
 
 
@@ -162,6 +174,7 @@ def build_algorithm(
         seed=config.seed,
         device=device,
         compiled=wants_compiling(config, algorithm_class, hyperparams, device),
+        precision=config.precision,
     )
 
 

@@ -134,7 +134,7 @@ class TrainingSession:
 
     def train(self) -> TrainResult:
         """Runs the training loop with signals, threads and failures taken care of."""
-        with _torch_threads(self.config.num_threads), stop_on_signals(self._interrupt) as received:
+        with _torch_settings(self.config), stop_on_signals(self._interrupt) as received:
             try:
                 self.trainer.train()
             except NonFiniteError as error:
@@ -247,11 +247,13 @@ class TrainingSession:
 
 
 @contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """A fixed number of threads, because the order of a parallel sum, and so its last bit, depends on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _torch_settings(config: TrainConfig) -> Iterator[None]:
+    """A fixed number of threads, because the order of a parallel sum, and so its last bit, depends on it; and TF32 if wanted."""
+    before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(config.num_threads)
+    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(precision)

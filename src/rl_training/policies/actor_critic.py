@@ -16,7 +16,7 @@ from rl_training.policies.distributions import (
     SquashedGaussian,
 )
 from rl_training.policies.encoders import FlattenEncoder, Observation
-from rl_training.policies.networks import mlp, orthogonal_init_
+from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
 from rl_training.policies.normalization import ObservationNormalizer, RewardScaler
 from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError, SpaceError
@@ -74,7 +74,7 @@ class ActionHead(nn.Module):
             size = math.prod(action_space.shape)
         if isinstance(action_space, spaces.Box):
             self.log_std = nn.Parameter(torch.full((size,), float(log_std_init)))
-        self.linear = nn.Linear(in_features, size)
+        self.linear = OutputLinear(in_features, size)
 
     def forward(self, features: Tensor) -> Distribution:
         """Return the distribution of a batch of actions."""
@@ -119,7 +119,7 @@ class ActorCritic(nn.Module):
         # None, not a second name for the same module: that would put every weight into the state dict twice.
         self.critic_body = None if config.shared else mlp(inputs, hidden, None, config.activation)
         self.action_head = ActionHead(width, action_space, log_std_init=config.log_std_init, squash=config.squash)
-        self.value_head = nn.Linear(width, 1)
+        self.value_head = OutputLinear(width, 1)
         if config.orthogonal_init:
             orthogonal_init_(self.actor_body, math.sqrt(2.0))
             if self.critic_body is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
 from rl_training.policies.distributions import Categorical, SquashedGaussian
-from rl_training.policies.networks import mlp, orthogonal_init_
+from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
 from rl_training.utils.draws import RandomSource
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
@@ -47,7 +47,7 @@ class GaussianActor(StochasticActor):
         super().__init__()
         self.body = mlp(features, config.hidden_sizes, None, config.activation, make_norm)
         width = config.hidden_sizes[-1] if config.hidden_sizes else features
-        self.head = nn.Linear(width, 2 * action_size)
+        self.head = OutputLinear(width, 2 * action_size)
         if config.orthogonal_init:
             orthogonal_init_(self.body, math.sqrt(2.0))
             orthogonal_init_(self.head, 0.01)

@@ -57,6 +57,7 @@ class BatchRenorm(nn.Module):
 
     def forward(self, x: Tensor, members: Tensor | slice = slice(None)) -> Tensor:
         """(B, F) for all or (M, B, F) for each of the members asked for → (M, B, F); for a single network (B, F) → (B, F)."""
+        x = x.float()  # statistics need all digits, also of what was computed in bfloat16
         if not self.learning:
             mean, scale = self.running_mean[members], (self.running_var[members] + EPSILON).rsqrt()
             return torch.addcmul(self.bias[members], x - mean, scale * self.weight[members])

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.policies.networks import activation_class
+from rl_training.policies.networks import activation_class, in_float32
 
 Members = Tensor | slice
 """Which members to evaluate: indices (M,) or a slice."""
@@ -100,7 +100,7 @@ class CriticEnsemble(nn.Module):
             if len(self.norms):
                 x = self.norms[index](x, members)
             x = self.activation(x)
-        return self.output(self._normalized(-1, x, members), members)
+        return in_float32(self.output, self._normalized(-1, x, members), members)
 
     def _normalized(self, index: int, x: Tensor, members: Members) -> Tensor:
         return self.input_norms[index](x, members) if len(self.input_norms) else x

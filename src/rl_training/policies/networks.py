@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rl_training.utils.errors import ConfigError
@@ -22,6 +24,22 @@ def activation_class(name: str) -> Callable[[], nn.Module]:
     if name not in ACTIVATIONS:
         raise ConfigError(f"Unknown activation {name!r}. Choose one of: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[name]
+
+
+def in_float32(layer: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
+    """`layer(x, *args)` for a last layer, also behind layers that were computed in bfloat16: values and log-probabilities need
+    more than three digits."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return layer(x, *args)
+    with torch.autocast(x.device.type, enabled=False):
+        return layer(x.float(), *args)
+
+
+class OutputLinear(nn.Linear):
+    """The last layer of a network, always computed in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_float32(super().forward, x)
 
 
 class Layers(nn.Sequential):
@@ -57,7 +75,7 @@ def mlp(
         layers += [nn.Linear(width, size), activate(), *norm(size)]
         width = size
     if out_features is not None:
-        layers.append(nn.Linear(width, out_features))
+        layers.append(OutputLinear(width, out_features))
     return Layers(*layers)
 
 

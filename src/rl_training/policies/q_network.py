@@ -5,6 +5,7 @@ Shapes: B observations, A actions, N atoms, quantiles or quantile fractions (τ)
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from rl_training.policies.config import PolicyConfig
 from rl_training.policies.encoders import FlattenEncoder, Observation, count_of
-from rl_training.policies.networks import ACTIVATIONS, mlp, orthogonal_init_
+from rl_training.policies.networks import ACTIVATIONS, in_float32, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
 from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.utils.draws import RandomSource, uniform
@@ -217,7 +218,7 @@ class _Stream(nn.Module):
     def forward(self, features: Tensor, noisy: bool) -> Tensor:
         if self.hidden is not None:
             features = self.activation(_apply(self.hidden, features, noisy))
-        return _apply(self.output, features, noisy)
+        return in_float32(partial(_apply, self.output), features, noisy)
 
 
 class _Head(nn.Module):

@@ -1,0 +1,120 @@
+"""Updates in bfloat16: hidden layers have fewer digits, last layers, losses and weights all of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+
+from helpers.rollouts import make_algorithm, make_rollout
+from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.steps import CompiledStep, unseeded
+from rl_training.api.agent import agent_class
+from rl_training.experiment import registry
+from rl_training.experiment.build import complete_config
+from rl_training.experiment.compiler import compiling_problem
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.session import _torch_settings
+from rl_training.policies.actor_critic import ActorCritic
+from rl_training.policies.config import PolicyConfig
+from rl_training.policies.critics import CriticEnsemble
+from rl_training.utils.errors import ConfigError
+from rl_training.utils.trees import differing_paths
+
+CPU = torch.device("cpu")
+ABLE = [algo for algo in registry.algorithm_ids() if registry.load(algo).can_compile]
+
+
+def test_a_value_by_hand() -> None:
+    torch.manual_seed(0)
+    policy = ActorCritic(spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,)))
+    obs = torch.randn(5, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        value = policy.value(obs)
+    layer, head = policy.critic_body[0], policy.value_head  # type: ignore[index]
+    short = (tensor.bfloat16() for tensor in (obs, layer.weight, layer.bias))
+    expected = F.linear(F.linear(*short).tanh().float(), head.weight, head.bias).squeeze(-1)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, expected, rtol=0, atol=0)
+    assert not torch.equal(value, policy.value(obs)), "digits were dropped"
+    torch.testing.assert_close(value, policy.value(obs), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_critics_give_all_digits(outputs: int) -> None:
+    critics = CriticEnsemble(2, 4, (8,), outputs, activation="relu")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert critics(torch.randn(5, 4)).dtype == torch.float32
+
+
+def _trained(algo: str, precision: str) -> Any:
+    kind = registry.load(algo)
+    env = "CartPole-v1" if "Discrete" in kind.action_spaces else "Pendulum-v1"
+    on_policy = "num_steps" in kind.config_class.__dataclass_fields__
+    hyperparams = {"num_steps": 16} if on_policy else {"learning_starts": 32, "batch_size": 16}
+    config = TrainConfig(
+        algo=algo,
+        env_id=env,
+        num_envs=2,
+        precision=precision,  # type: ignore[arg-type]
+        device="cpu",
+        policy={"hidden_sizes": [16, 16]},  # type: ignore[arg-type]
+        hyperparams=hyperparams,
+    )
+    return agent_class(algo)(config)
+
+
+@pytest.mark.parametrize("algo", ABLE)
+def test_every_algorithm_learns_with_short_numbers_and_keeps_long_weights(algo: str) -> None:
+    agents = [_trained(algo, precision) for precision in ("bf16", "bf16", "float32")]
+    for agent in agents:
+        agent.learn(total_timesteps=64)
+    short, again, long = (agent.algorithm.policy.state_dict() for agent in agents)
+    assert all(tensor.dtype != torch.bfloat16 for tensor in short.values())
+    assert differing_paths(short, again) == [], "a run repeats bit for bit"
+    assert differing_paths(short, long) != [], "the setting has an effect"
+    for agent in agents:
+        agent.close()
+
+
+@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+def test_compiled_is_the_same() -> None:
+    plain, compiled = (make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16"}) for _ in range(2))
+    compiled.compiled = True
+    compiled._run_step = CompiledStep(compiled, compiled._run_once)
+    for seed in range(2):
+        for algorithm in (plain, compiled):
+            algorithm.update(make_rollout(algorithm, seed=seed), 0.0)
+    assert compiled.compile_seconds > 0
+    for name, weights in plain.policy.state_dict().items():
+        torch.testing.assert_close(compiled.policy.state_dict()[name], weights, rtol=0, atol=5e-3, msg=name)
+
+
+def test_what_is_compiled_neither_reads_nor_moves_the_runs_stream() -> None:
+    drawn = []
+    for _ in range(2):
+        random.seed(3)
+        with unseeded():
+            drawn.append(random.random())
+        drawn.append(random.random())
+    assert drawn[0] != drawn[2], "one run would find what another has stored"
+    assert drawn[1] == drawn[3] == random.Random(3).random()
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match="TRPO computes in float32 only"):
+        complete_config(TrainConfig(algo="trpo", precision="bf16"))
+    with pytest.raises(ConfigError, match="tf32 is for NVIDIA GPUs, and this run uses the device cpu"):
+        complete_config(TrainConfig(device="cpu", precision="tf32"))
+
+
+def test_tf32_is_set_while_training_and_put_back() -> None:
+    before = torch.get_float32_matmul_precision()
+    with _torch_settings(TrainConfig(precision="tf32")):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
