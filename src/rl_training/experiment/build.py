@@ -25,7 +25,7 @@ from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
 from rl_training.experiment.compiler import wants_compiling
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
+from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass, preset_names
 from rl_training.policies.config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
@@ -45,7 +45,17 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
     locate: Callable[[str], str | None] = source.locate if isinstance(source, ResolvedConfig) else lambda key: None
     registry.algorithm_info(config.algo, locate("algo"))
     algorithm_class = registry.load(config.algo)
-    hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
+    try:
+        hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
+    except ConfigError as error:
+        chosen = locate("algo")
+        if chosen is None or ":" in chosen or str(error).startswith(chosen):
+            raise  # the algorithm stands in the same file, or the setting on the same command line
+        presets = [name for name in preset_names() if name.startswith(f"{config.algo}/")]
+        raise ConfigError(
+            f"{error}\nThat setting was written for another algorithm. Start from a config for {config.algo} instead"
+            + (f", such as the presets {', '.join(presets)}." if presets else ".")
+        ) from error
     algorithm_class.check_config(hyperparams, config.num_envs)
     if config.overlap:
         _check_overlap(config, algorithm_class, locate("overlap"))

@@ -115,6 +115,7 @@ def test_verify_resume(tmp_path, capsys):
 BAD_INPUT = {
     "unknown env": (["--set=env_id=CartPol-v1"], "unknown environment 'CartPol-v1': did you mean CartPole-v1"),
     "unknown key": (["--set=hyperparams.learnig_rate=1e-3"], "did you mean 'learning_rate'?"),
+    "another algorithm": (["--set=algo=dqn"], "written for another algorithm. Start from a config for dqn"),
     "unknown section key": (["--set=evaluation.evry=5"], "did you mean 'every'?"),
     "wrong type": (["--set=total_timesteps=lots"], "total_timesteps"),
     "negative number": (["--set=hyperparams.learning_rate=-1"], "hyperparams.learning_rate"),
