@@ -36,12 +36,12 @@ def cpu_table(records: dict[str, Any], learning: dict[str, Any]) -> list[str]:
 
 
 def _learned(record: dict[str, Any] | None) -> str:
-    """The mean over the seeds of each library's return."""
+    """The mean over the seeds of each library's return, and the range."""
     if record is None:
         return "–"
-    means = {who: sum(scores.values()) / len(scores) for who, scores in record["returns"].items()}
-    seeds = min(len(scores) for scores in record["returns"].values())
-    return f"{seeds} seeds, {record['steps']:,} steps: " + ", ".join(f"{who} {mean:.1f}" for who, mean in means.items())
+    returns = {who: list(scores.values()) for who, scores in record["returns"].items()}
+    shown = (f"{who} {sum(own) / len(own):.0f} ({min(own):.0f} to {max(own):.0f})" for who, own in returns.items())
+    return f"{min(map(len, returns.values()))} seeds, {record['steps']:,} steps: {', '.join(shown)}"
 
 
 def _ratio(spread: dict[str, float] | None) -> str:
@@ -73,7 +73,7 @@ def growth_table(record: dict[str, Any]) -> list[str]:
 
 def overlap_table(record: dict[str, Any]) -> list[str]:
     lines = ["| environments | overlapped / serial, both compiled | rounds |", "|---|---|---|"]
-    for backend in ("tensor", "native"):
+    for backend in ("tensor", "native", "tensor, Acrobot"):
         if backend in record:
             spread = record[backend]["ratio"]
             lines.append(f"| {backend} | {_ratio(spread)} | {len(spread['rounds'])} |")
