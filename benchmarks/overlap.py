@@ -1,8 +1,9 @@
 """What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [--output FILE].
 
-Two agents train in one process through the ordinary API, in turns of about a second, the benchmark's PPO on CartPole. A second
-thread gains nothing where no second core is free, so every turn notes how many cores other processes used, and rounds in which
-that was more than QUIET are reported apart. The learning comparison is taken from the measured presets in results/.
+Two agents train in one process through the ordinary API, in turns of about a second: the benchmark's PPO on CartPole, and on
+Acrobot, whose environments cost more. A second thread gains nothing where no second core is free, so every turn notes how many
+cores other processes used, and rounds in which that was more than QUIET are reported apart. The learning comparison is taken from
+the measured presets in results/.
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from rl_training import PPO, Callback, TrainConfig
 from rl_training.experiment.metadata import system_info, versions
 
 RESULTS = Path("results/performance/overlap.json")
-SCORES = {
-    "serial": Path("results/ppo_cartpole.json"),
-    "overlapped": Path("results/controls/ppo_cartpole_overlapped.json"),
-}
-BACKENDS = ("tensor", "native")
+PRESETS = ("ppo_cartpole",)
+"""Whose scores with and without overlap are compared."""
+CASES = {"tensor": "CartPole-v1", "native": "CartPole-v1", "tensor, Acrobot": "Acrobot-v1"}
+"""Environments by backend."""
 SEEDS = (0, 1, 2, 3, 4)
 QUIET = 0.15
 """Cores that others may use in a round that counts as quiet."""
@@ -63,12 +63,12 @@ def _others_seconds() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def make_agent(backend: str, overlap: bool, folder: str) -> PPO:
+def make_agent(backend: str, env_id: str, overlap: bool, folder: str) -> PPO:
     work: dict[str, Any] = dict(PPO_CARTPOLE)
     steps = work["num_envs"] * work["num_steps"]
     return PPO(
         TrainConfig(
-            env_id=work["env"],
+            env_id=env_id,
             num_envs=work["num_envs"],
             total_timesteps=100_000_000,
             device="cpu",
@@ -97,10 +97,10 @@ def take_turn(agent: PPO) -> Turn:
     return turn
 
 
-def measure(backend: str, rounds: int) -> dict[str, Any]:
+def measure(backend: str, env_id: str, rounds: int) -> dict[str, Any]:
     """Ratios of overlapped to serial steps per second, round by round."""
     with tempfile.TemporaryDirectory() as folder:
-        agents = {name: make_agent(backend, name == "overlapped", folder) for name in ("serial", "overlapped")}
+        agents = {name: make_agent(backend, env_id, name == "overlapped", folder) for name in ("serial", "overlapped")}
         for agent in agents.values():
             take_turn(agent)  # compiles
         taken = [{name: take_turn(agent) for name, agent in agents.items()} for _ in range(rounds)]
@@ -120,10 +120,11 @@ def measure(backend: str, rounds: int) -> dict[str, Any]:
 def scores() -> dict[str, Any]:
     """Mean returns of the last checkpoints, seed by seed, of the preset with and without overlap."""
     found = {}
-    for name, path in SCORES.items():
-        record = json.loads(path.read_text())
-        runs = {run["seed"]: run["last"]["mean"] for run in record["runs"] if run["seed"] in SEEDS}
-        found[name] = {"file": str(path), "command": record["command"], "last_mean_by_seed": runs}
+    for preset in PRESETS:
+        for name, file in (("serial", f"{preset}.json"), ("overlapped", f"controls/{preset}_overlapped.json")):
+            record = json.loads((Path("results") / file).read_text())
+            runs = {run["seed"]: run["last"]["mean"] for run in record["runs"] if run["seed"] in SEEDS}
+            found[f"{preset}, {name}"] = {"command": record["command"], "last_mean_by_seed": runs}
     return found
 
 
@@ -139,10 +140,10 @@ def main() -> None:
         "versions": versions(),
         "work": PPO_CARTPOLE,
     }
-    for backend in BACKENDS:
-        found = record[backend] = measure(backend, options.rounds)
+    for case, env_id in CASES.items():
+        found = record[case] = measure(case.partition(",")[0], env_id, options.rounds)
         quiet = "no quiet round" if found["quiet"] is None else f"{found['quiet']['median']:.2f} in quiet rounds"
-        print(f"{backend}: overlapped is {found['ratio']['median']:.2f} times as fast ({quiet})", flush=True)
+        print(f"{case}: overlapped is {found['ratio']['median']:.2f} times as fast ({quiet})", flush=True)
     record["scores"] = scores()
     for name, found in record["scores"].items():
         print(f"{name}: mean return by seed {found['last_mean_by_seed']}")
