@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.config import PolicyConfig, Precision
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import CheckpointError, SpaceError
 from rl_training.utils.global_random import seeded_global_rng
@@ -20,8 +20,6 @@ from rl_training.utils.spaces import space_name
 
 ConfigT = TypeVar("ConfigT")
 BatchT = TypeVar("BatchT")
-Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
-"""What hidden layers are computed in during updates; see `TrainConfig.precision`."""
 Metrics = dict[str, Tensor]
 """Named scalars that stay on the device until the trainer logs them."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from rl_training.envs.config import EnvConfig
 from rl_training.experiment.config_yaml import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.config import PolicyConfig, Precision
 from rl_training.utils.coerce import FieldError, check_fields, plain_value
 from rl_training.utils.fields import Check, Range
 
@@ -141,7 +141,7 @@ class TrainConfig:
     PPO and A2C on a CPU collect each rollout while a second core learns from the one before; it pays with `compile: true` and
     `env.backend: tensor`. Off-policy algorithms make the updates that are due once the next actions are chosen; it pays on a GPU,
     which learns while the environments step."""
-    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    precision: Precision = "float32"
     """What updates compute in. `tf32`: matrix products with ten bits instead of 23, on NVIDIA GPUs. `bf16`: hidden layers in
     bfloat16; last layers, losses and weights stay in float32. Both pay with wide networks. Acting is always in float32."""
     output_dir: Annotated[str, Check(_output_dir_problem)] = "runs"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from rl_training.utils.coerce import check_fields
 from rl_training.utils.fields import Range
+
+Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
+"""What hidden layers are computed in during updates."""
 
 
 @dataclass

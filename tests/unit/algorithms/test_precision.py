@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 
+from helpers.compiling import needs_compiler
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.steps import CompiledStep, unseeded
 from rl_training.api.agent import agent_class
 from rl_training.experiment import registry
 from rl_training.experiment.build import complete_config
-from rl_training.experiment.compiler import compiling_problem
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.session import _torch_settings
 from rl_training.policies.actor_critic import ActorCritic
@@ -26,7 +26,6 @@ from rl_training.policies.critics import CriticEnsemble
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.trees import differing_paths
 
-CPU = torch.device("cpu")
 ABLE = [algo for algo in registry.algorithm_ids() if registry.load(algo).can_compile]
 
 
@@ -36,7 +35,8 @@ def test_a_value_by_hand() -> None:
     obs = torch.randn(5, 4)
     with torch.autocast("cpu", torch.bfloat16):
         value = policy.value(obs)
-    layer, head = policy.critic_body[0], policy.value_head  # type: ignore[index]
+    assert policy.critic_body is not None
+    layer, head = policy.critic_body[0], policy.value_head
     short = (tensor.bfloat16() for tensor in (obs, layer.weight, layer.bias))
     expected = F.linear(F.linear(*short).tanh().float(), head.weight, head.bias).squeeze(-1)
     assert value.dtype == torch.float32
@@ -57,16 +57,9 @@ def _trained(algo: str, precision: str) -> Any:
     env = "CartPole-v1" if "Discrete" in kind.action_spaces else "Pendulum-v1"
     on_policy = "num_steps" in kind.config_class.__dataclass_fields__
     hyperparams = {"num_steps": 16} if on_policy else {"learning_starts": 32, "batch_size": 16}
-    config = TrainConfig(
-        algo=algo,
-        env_id=env,
-        num_envs=2,
-        precision=precision,  # type: ignore[arg-type]
-        device="cpu",
-        policy={"hidden_sizes": [16, 16]},  # type: ignore[arg-type]
-        hyperparams=hyperparams,
+    return agent_class(algo)(
+        env, num_envs=2, precision=precision, device="cpu", policy={"hidden_sizes": [16, 16]}, **hyperparams
     )
-    return agent_class(algo)(config)
 
 
 @pytest.mark.parametrize("algo", ABLE)
@@ -82,7 +75,7 @@ def test_every_algorithm_learns_with_short_numbers_and_keeps_long_weights(algo: 
         agent.close()
 
 
-@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+@needs_compiler
 def test_compiled_is_the_same() -> None:
     plain, compiled = (make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16"}) for _ in range(2))
     compiled.compiled = True

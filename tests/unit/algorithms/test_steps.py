@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from helpers.compiling import needs_compiler
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dqn import DQN
@@ -19,13 +20,11 @@ from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.steps import CompiledStep
 from rl_training.algorithms.td3 import TD3
 from rl_training.data.replay_buffer import TransitionBatch
-from rl_training.experiment.compiler import compiling_problem
 from rl_training.policies.config import PolicyConfig
 from rl_training.utils.draws import Draw, Recorder, Tape, normal, permutation, uniform
 from rl_training.utils.trees import differing_paths
 
 CPU = torch.device("cpu")
-needs_compiler = pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
 
 
 def off_policy(kind: type[Algorithm[Any, Any]], compiled: bool, **settings: Any) -> Any:
