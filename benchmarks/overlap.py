@@ -1,9 +1,8 @@
 """What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [--output FILE].
 
-Two agents train in one process through the ordinary API, in turns of about a second: the benchmark's PPO on CartPole, and on
-Acrobot, whose environments cost more. A second thread gains nothing where no second core is free, so every turn notes how many
-cores other processes used, and rounds in which that was more than QUIET are reported apart. The learning comparison is taken from
-the measured presets in results/.
+Two agents train through the ordinary API, in turns of a few seconds: the benchmark's PPO on CartPole, and presets. Nothing is
+gained where no second core is free, so every turn notes how many cores other programs used, and rounds in which that was more than QUIET
+are reported apart. The learning comparison is taken from the measured presets in results/.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,40 +20,38 @@ from typing import Any
 from benchmarks.cases import PPO_CARTPOLE
 from benchmarks.ratios import Ratio
 from rl_training import PPO, Callback, TrainConfig
+from rl_training.experiment.config_loader import resolve
 from rl_training.experiment.metadata import system_info, versions
 
 RESULTS = Path("results/performance/overlap.json")
-PRESETS = ("ppo_cartpole",)
+PRESETS = ("ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "ppo/lunarlander")
 """Whose scores with and without overlap are compared."""
-CASES = {
-    "tensor": ("tensor", "CartPole-v1"),
-    "native": ("native", "CartPole-v1"),
-    "tensor, Acrobot": ("tensor", "Acrobot-v1"),
-}
-"""Backend and environment."""
+BACKENDS = ("tensor", "native")
+"""Of the benchmark's CartPole."""
+CASES = (*(f"CartPole, {backend}" for backend in BACKENDS), *PRESETS)
 SEEDS = (0, 1, 2, 3, 4)
 QUIET = 0.15
 """Cores that others may use in a round that counts as quiet."""
-ITERATIONS = 60
-"""Rollouts in one turn."""
+SECONDS = 3.0
+"""How long a turn lasts at least."""
 
 
 class Turn(Callback):
-    """Times `ITERATIONS` iterations, then stops; what comes before the first one's end is left out."""
+    """Times iterations for `SECONDS`, then stops; what comes before the first one's end is left out."""
 
     name = "turn"
 
     def __init__(self) -> None:
         self._first: tuple[int, float, float] | None = None
-        self._end = 0
         self.steps_per_second = self.others = 0.0
 
     def on_iteration_end(self, trainer: Any) -> None:
         now = (trainer.global_step, time.perf_counter(), _others_seconds())
         if self._first is None:
-            self._first, self._end = now, trainer.iterations + ITERATIONS
-        elif trainer.iterations == self._end:
-            steps, seconds, others = (after - before for after, before in zip(now, self._first))
+            self._first = now
+            return
+        steps, seconds, others = (after - before for after, before in zip(now, self._first))
+        if seconds >= SECONDS:
             self.steps_per_second, self.others = steps / seconds, others / seconds
             trainer.stop("measured")
 
@@ -67,31 +65,37 @@ def _others_seconds() -> float:
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def make_agent(backend: str, env_id: str, overlap: bool, folder: str) -> PPO:
-    work: dict[str, Any] = dict(PPO_CARTPOLE)
-    steps = work["num_envs"] * work["num_steps"]
+def make_agent(case: str, overlap: bool, folder: str) -> PPO:
+    config = resolve(case).config if case in PRESETS else _benchmark(case.removeprefix("CartPole, "))
     return PPO(
-        TrainConfig(
-            env_id=env_id,
-            num_envs=work["num_envs"],
+        replace(
+            config,
             total_timesteps=100_000_000,
             device="cpu",
             compile=True,
             overlap=overlap,
             output_dir=folder,
-            hyperparams={
-                "learning_rate": work["lr"],
-                "num_steps": work["num_steps"],
-                "update_epochs": work["epochs"],
-                "num_minibatches": steps // work["minibatch"],
-                "ent_coef": work["ent_coef"],
-            },
-            policy={"hidden_sizes": work["hidden"], "activation": work["activation"]},  # type: ignore[arg-type]
-            env={"backend": backend},  # type: ignore[arg-type]
-            evaluation={"every": 0},  # type: ignore[arg-type]
-            checkpoint={"every": 0},  # type: ignore[arg-type]
-            logging={"console": "off"},  # type: ignore[arg-type]
+            evaluation=replace(config.evaluation, every=0),
+            checkpoint=replace(config.checkpoint, every=0),
+            logging=replace(config.logging, console="off"),
         )
+    )
+
+
+def _benchmark(backend: str) -> TrainConfig:
+    work: dict[str, Any] = dict(PPO_CARTPOLE)
+    return TrainConfig(
+        env_id=work["env"],
+        num_envs=work["num_envs"],
+        hyperparams={
+            "learning_rate": work["lr"],
+            "num_steps": work["num_steps"],
+            "update_epochs": work["epochs"],
+            "num_minibatches": work["num_envs"] * work["num_steps"] // work["minibatch"],
+            "ent_coef": work["ent_coef"],
+        },
+        policy={"hidden_sizes": work["hidden"], "activation": work["activation"]},  # type: ignore[arg-type]
+        env={"backend": backend},  # type: ignore[arg-type]
     )
 
 
@@ -101,10 +105,10 @@ def take_turn(agent: PPO) -> Turn:
     return turn
 
 
-def measure(backend: str, env_id: str, rounds: int) -> dict[str, Any]:
+def measure(case: str, rounds: int) -> dict[str, Any]:
     """Ratios of overlapped to serial steps per second, round by round."""
     with tempfile.TemporaryDirectory() as folder:
-        agents = {name: make_agent(backend, env_id, name == "overlapped", folder) for name in ("serial", "overlapped")}
+        agents = {name: make_agent(case, name == "overlapped", folder) for name in ("serial", "overlapped")}
         for agent in agents.values():
             take_turn(agent)  # compiles
         taken = [{name: take_turn(agent) for name, agent in agents.items()} for _ in range(rounds)]
@@ -125,7 +129,8 @@ def scores() -> dict[str, Any]:
     """Mean returns of the last checkpoints, seed by seed, of the preset with and without overlap."""
     found = {}
     for preset in PRESETS:
-        for name, file in (("serial", f"{preset}.json"), ("overlapped", f"controls/{preset}_overlapped.json")):
+        file_name = preset.replace("/", "_")
+        for name, file in (("serial", f"{file_name}.json"), ("overlapped", f"controls/{file_name}_overlapped.json")):
             record = json.loads((Path("results") / file).read_text())
             runs = {run["seed"]: run["last"]["mean"] for run in record["runs"] if run["seed"] in SEEDS}
             found[f"{preset}, {name}"] = {"command": record["command"], "last_mean_by_seed": runs}
@@ -134,7 +139,7 @@ def scores() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each of the two (15)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each of the two (9)")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     record: dict[str, Any] = {
@@ -144,8 +149,8 @@ def main() -> None:
         "versions": versions(),
         "work": PPO_CARTPOLE,
     }
-    for case, (backend, env_id) in CASES.items():
-        found = record[case] = measure(backend, env_id, options.rounds)
+    for case in CASES:
+        found = record[case] = measure(case, options.rounds)
         quiet = "no quiet round" if found["quiet"] is None else f"{found['quiet']['median']:.2f} in quiet rounds"
         print(f"{case}: overlapped is {found['ratio']['median']:.2f} times as fast ({quiet})", flush=True)
     record["scores"] = scores()

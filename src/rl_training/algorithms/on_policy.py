@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.algorithms.steps import in_precision, step_runner
+from rl_training.algorithms.steps import in_precision, precision_of, step_runner
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
@@ -117,7 +117,9 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         shape = (rollout.num_steps, rollout.num_envs)
         flat_obs = rollout.flat_obs()
         if update_logprobs:
-            distribution, values = self.policy(flat_obs)
+            # In the precision of the updates, or the ratio of new to old would not start at 1.
+            with precision_of(self):
+                distribution, values = self.policy(flat_obs)
             rollout.logprobs = distribution.log_prob(rollout.actions.flatten(0, 1)).view(shape)
         else:
             values = self.policy.value(flat_obs)

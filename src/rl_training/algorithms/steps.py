@@ -54,16 +54,23 @@ def step_runner(
 def in_precision(
     algorithm: Algorithm[Any, Any], step: Step[StepBatchT, VariantT, OutputT]
 ) -> Step[StepBatchT, VariantT, OutputT]:
-    """The step in the precision that the algorithm's settings ask for. TF32 is a mode of the whole process, set elsewhere."""
+    """The step in the precision that the algorithm's settings ask for."""
     if algorithm.precision != "bf16":
         return step
 
     def run(batch: StepBatchT, variant: VariantT, random: RandomSource) -> OutputT:
-        # Without a cache of converted weights: a step moves them, and a recorded one would keep them for ever.
-        with torch.autocast(algorithm.device.type, torch.bfloat16, cache_enabled=False):
+        with precision_of(algorithm):
             return step(batch, variant, random)
 
     return run
+
+
+def precision_of(algorithm: Algorithm[Any, Any]) -> AbstractContextManager[Any]:
+    """Networks compute in the precision of the algorithm's updates inside it. TF32 is a mode of the process, set elsewhere."""
+    if algorithm.precision != "bf16":
+        return nullcontext()
+    # Without a cache of converted weights: a step moves them, and a recorded one would keep them for ever.
+    return torch.autocast(algorithm.device.type, torch.bfloat16, cache_enabled=False)
 
 
 class CompiledFunction(Generic[OutputT]):

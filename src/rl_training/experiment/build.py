@@ -29,6 +29,7 @@ from rl_training.experiment.config_loader import ResolvedConfig, build_dataclass
 from rl_training.policies.config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.learner import Twin
 from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
@@ -79,6 +80,11 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
     if issubclass(algorithm_class, OnPolicyAlgorithm) and select_device(config.device).type != "cpu":
         raise ConfigError(
             f"{prefix}overlap keeps two cores of a CPU busy, and this run uses a GPU. Set device: cpu, or leave it out."
+        )
+    if issubclass(algorithm_class, OnPolicyAlgorithm) and algorithm_class.__module__ == "__main__":
+        raise ConfigError(
+            f"{prefix}overlap learns in a second process, which cannot see {algorithm_class.__name__} in your script. "
+            "Move the class into a module and import it from there."
         )
 
 
@@ -174,7 +180,24 @@ def build_algorithm(
         raise ConfigError(
             f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
         )
-    return algorithm_class(
+    compiled = wants_compiling(config, algorithm_class, hyperparams, device)
+    return _algorithm_maker(
+        algorithm_class, config, hyperparams, observation_space, action_space, device=device, compiled=compiled
+    )()
+
+
+def _algorithm_maker(
+    algorithm_class: type[Algorithm[Any, Any]],
+    config: TrainConfig,
+    hyperparams: Any,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    device: torch.device,
+    compiled: bool,
+) -> Callable[[], Algorithm[Any, Any]]:
+    return partial(
+        algorithm_class,
         observation_space,
         action_space,
         hyperparams,
@@ -183,7 +206,7 @@ def build_algorithm(
         normalize_rewards=config.env.normalize_rewards,
         seed=config.seed,
         device=device,
-        compiled=wants_compiling(config, algorithm_class, hyperparams, device),
+        compiled=compiled,
         precision=config.precision,
     )
 
@@ -243,7 +266,18 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
         timer=StageTimer(),
         compiled=algorithm.compiled,
     )
-    overlap = Overlap(algorithm.policy, collector, make_buffer()) if config.overlap else None
+    overlap = None
+    if config.overlap:
+        make_twin = _algorithm_maker(
+            type(algorithm),
+            config,
+            algorithm.config,
+            parts.envs.single_observation_space,
+            parts.envs.single_action_space,
+            device=algorithm.device,
+            compiled=algorithm.compiled,
+        )
+        overlap = Overlap(algorithm, collector, Twin(make_twin, make_buffer))
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=overlap)
 
 

@@ -138,8 +138,8 @@ class TrainConfig:
     of at least 50,000 updates, where a C++ compiler is installed."""
     overlap: bool = False
     """Collect and learn at the same time; the policy that acts is then one update older, which changes the algorithm a little.
-    PPO and A2C on a CPU collect each rollout while a second core learns from the one before; it pays with `compile: true` and
-    `env.backend: tensor`. Off-policy algorithms make the updates that are due once the next actions are chosen; it pays on a GPU,
+    PPO and A2C on a CPU collect each rollout while a second process learns from the one before; it pays where both take about
+    the same time. Off-policy algorithms make the updates that are due once the next actions are chosen; it pays on a GPU,
     which learns while the environments step."""
     precision: Precision = "float32"
     """What updates compute in. `tf32`: matrix products with ten bits instead of 23, on NVIDIA GPUs. `bf16`: hidden layers in

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 class StageTimer:
     """Accumulates seconds per named stage (env, inference, learn, ...) and the total since the start, resumes included.
 
-    Stages are wall-clock seconds. With `overlap`, learning goes on beside the others, so that together they may exceed the total;
-    each stage is then added to by one thread only.
+    Stages are wall-clock seconds. With `overlap`, learning goes on beside the others, so that together they may exceed the total.
     """
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, ReplayCollector, RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
+from rl_training.runtime.learner import Learned
 from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.errors import ConfigError
@@ -67,7 +68,10 @@ class BaseTrainer(ABC):
     @property
     def progress(self) -> float:
         """Share of the training collected so far, for schedules."""
-        return min(self.global_step / self.total_timesteps, 1.0)
+        return self._progress_at(self.global_step)
+
+    def _progress_at(self, step: int) -> float:
+        return min(step / self.total_timesteps, 1.0)
 
     @property
     def complete(self) -> bool:
@@ -220,19 +224,20 @@ class OnPolicyTrainer(CollectingTrainer):
             return self._iterate_overlapped(self._overlap)
         rollout, steps = self.collector.collect()
         if steps:  # none, if every environment was only reset
-            self._learn(rollout, self.global_step)
+            with self._learning(self.algorithm):
+                self.metrics = self.algorithm.update(rollout, self.progress)
         return steps
 
     def _iterate_overlapped(self, overlap: Overlap) -> int:
-        steps = overlap.collect(lambda rollout: self._learn(rollout, self.previous_step))
+        steps = overlap.collect(self._progress_at(self.previous_step), self._report)
         if self.global_step + steps >= self.total_timesteps:
-            overlap.finish(lambda rollout: self._learn(rollout, self.global_step))
+            overlap.finish(self._progress_at(self.global_step), self._report)
         return steps
 
-    def _learn(self, rollout: RolloutBuffer, begin: int) -> None:
-        """One update from a rollout that was begun at the step `begin`."""
-        with self._learning(self.algorithm):
-            self.metrics = self.algorithm.update(rollout, min(begin / self.total_timesteps, 1.0))
+    def _report(self, learned: Learned) -> None:
+        self.metrics = learned.metrics
+        self.timer.add("learn", learned.seconds)
+        self.timer.add("compile", learned.compile_seconds)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

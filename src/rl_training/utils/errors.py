@@ -33,5 +33,9 @@ class EnvWorkerError(AxiomError):
     """An environment worker process died."""
 
 
+class LearnerError(AxiomError):
+    """The process that learns beside the collecting one died."""
+
+
 class NonFiniteError(AxiomError):
     """A loss became NaN or infinite; nothing was applied to the weights."""

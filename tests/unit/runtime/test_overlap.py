@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-import threading
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from rl_training.experiment.build import complete_config
 from rl_training.experiment.compiler import compiling_problem
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
-from rl_training.utils.errors import ConfigError, NonFiniteError
+from rl_training.utils.errors import ConfigError, LearnerError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 
 CPU = torch.device("cpu")
@@ -81,14 +83,14 @@ def test_log_probabilities_are_those_of_the_policy_that_acted(backend: str) -> N
 
 
 @pytest.mark.parametrize("cls", [PPO, A2C])
-def test_two_threads_compute_what_one_would(cls: Any) -> None:
+def test_two_processes_compute_what_one_would(cls: Any) -> None:
     """The same by hand, one after the other: act with a copy of before the update, then learn from the rollout before."""
     settings: dict[str, Any] = {"env": NORMALIZED, "total_timesteps": 100}
     agent, other = make_agent(cls, **settings), make_agent(cls, **settings)
     agent.learn()
     trainer = other._session_for(()).trainer
-    collector, algorithm, overlap = trainer.collector, trainer.algorithm, trainer._overlap
-    rollouts = [collector.buffer, overlap._other_buffer]
+    collector, algorithm = trainer.collector, trainer.algorithm
+    rollouts = [collector.buffer, trainer._overlap._learner._twin.make_buffer()]
     collector.reset()
     for number in range(5):
         acting = copy.deepcopy(algorithm.policy)
@@ -180,8 +182,11 @@ def test_environments_may_use_the_process_wide_generators() -> None:
     assert differing_paths(*states, ignore=IGNORED) == []
 
 
-def learners() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("learn")]
+def learner_of(agent: Any) -> subprocess.Popen[bytes]:
+    """The process that learns, or learned."""
+    process = agent._session.trainer._overlap._learner._process
+    assert isinstance(process, subprocess.Popen)
+    return process
 
 
 def test_a_loss_that_is_not_finite_is_reported_as_ever() -> None:
@@ -193,9 +198,10 @@ def test_a_loss_that_is_not_finite_is_reported_as_ever() -> None:
             Explodes.steps += 1
             return obs, reward if Explodes.steps < 90 else float("inf"), *rest
 
+    agent = make_agent(make=Explodes)
     with pytest.raises(NonFiniteError, match="became NaN or infinite"):
-        make_agent(make=Explodes).learn(total_timesteps=2_000)
-    assert learners() == []
+        agent.learn(total_timesteps=2_000)
+    assert learner_of(agent).returncode is not None
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the simulator broke"), KeyboardInterrupt()])
@@ -209,14 +215,39 @@ def test_an_error_while_collecting_is_reported_as_ever(error: BaseException) -> 
                 raise error
             return super().step(action)
 
+    agent = make_agent(make=Breaks)
     with pytest.raises(type(error)):
-        make_agent(make=Breaks).learn(total_timesteps=2_000)
-    assert learners() == []
+        agent.learn(total_timesteps=2_000)
+    assert learner_of(agent).returncode is not None
 
 
-def test_no_thread_is_left_when_training_ends() -> None:
-    make_agent().learn(total_timesteps=60)
-    assert learners() == []
+def test_no_process_is_left_when_training_ends() -> None:
+    agent = make_agent()
+    agent.learn(total_timesteps=60)
+    assert learner_of(agent).returncode is not None
+
+
+def test_a_learner_that_dies_is_named() -> None:
+    class Kills(Callback):
+        def on_iteration_end(self, trainer: Any) -> None:
+            if trainer.iterations == 3:
+                learner_of(agent).kill()
+
+    agent = make_agent()
+    with pytest.raises(LearnerError, match="was killed by SIGKILL.*\\n.*checkpoint can be resumed"):
+        agent.learn(total_timesteps=2_000, callbacks=[Kills()])
+
+
+def test_a_script_needs_no_guard_around_its_main_part(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from rl_training import PPO\n"
+        "agent = PPO('CartPole-v1', num_envs=2, num_steps=8, overlap=True)\n"
+        "agent.learn(total_timesteps=48)\n"
+        "print('done')\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done"), done.stderr
 
 
 def test_an_algorithm_that_cannot_overlap_says_so() -> None:

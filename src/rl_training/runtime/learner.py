@@ -1,0 +1,164 @@
+"""An algorithm's twin that learns in a process of its own.
+
+Two threads would share one interpreter, and an update is hundreds of short calls from it: beside environments written in Python it
+waits longer for its turn than it works. The twin gets rollouts, and answers with its whole state, all by value: nothing is shared,
+so that timing decides nothing, and the algorithm it was made for is always as if it had learned itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.base import Algorithm, Metrics
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.utils.errors import LearnerError
+
+AnyAlgorithm = Algorithm[Any, RolloutBuffer]
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What the other process needs to make the same algorithm again. Both makers must be picklable."""
+
+    make_algorithm: Callable[[], AnyAlgorithm]
+    make_buffer: Callable[[], RolloutBuffer]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What an update took and told."""
+
+    metrics: Metrics
+    seconds: float
+    """Without compiling."""
+    compile_seconds: float
+
+
+class Learner:
+    """Lets the twin of an algorithm learn, and brings the algorithm up to date with it."""
+
+    def __init__(self, algorithm: AnyAlgorithm, twin: Twin):
+        self._algorithm, self._twin = algorithm, twin
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keeps the other process for as long as the block lasts."""
+        ours, theirs = Pipe()
+        # Not through multiprocessing, which would run the user's script again to find its functions. The end of the pipe is the
+        # end of the process, however this one ends.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
+        self._connection = ours
+        theirs.close()
+        try:
+            self._send((self._twin, torch.get_num_threads()), _arrays(_state(self._algorithm)))
+            yield
+        finally:
+            self._connection = None
+            ours.close()
+            self._process.kill()  # it has nothing of its own, and may be in an update that nobody waits for
+            self._process.wait()
+
+    def begin(self, rollout: RolloutBuffer, progress: float) -> None:
+        """Starts an update from a complete rollout, which may be overwritten afterwards."""
+        self._send(_arrays(rollout.state_dict()), progress)
+
+    def finish(self) -> Learned:
+        """Waits for the update. From now on the algorithm is as it is after it."""
+        assert self._connection is not None, "running() comes first"
+        try:
+            answer = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if isinstance(answer, BaseException):
+            raise answer
+        state, metrics, seconds, compile_seconds = answer
+        _load(self._algorithm, _tensors(state))
+        return Learned(_tensors(metrics), seconds, compile_seconds)
+
+    def _send(self, *parts: Any) -> None:
+        assert self._connection is not None, "running() comes first"
+        try:
+            for part in parts:
+                self._connection.send(part)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death() from None
+
+    def _death(self) -> LearnerError:
+        assert self._process is not None
+        code = self._process.wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        return LearnerError(
+            f"the process that learns {how} (overlap: true).\n"
+            "SIGKILL usually means that memory ran out. The newest checkpoint can be resumed; overlap: false needs less."
+        )
+
+
+def serve(descriptor: int) -> None:
+    """The other process: makes the twin, then learns from each rollout that comes until none can come any more."""
+    for stop in (signal.SIGINT, signal.SIGTERM):  # for the main process, which may want one more update before it saves
+        signal.signal(stop, signal.SIG_IGN)
+    with Connection(descriptor) as connection:
+        try:
+            _learn_from(connection)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return
+        except Exception as error:
+            connection.send(error)
+
+
+def _learn_from(connection: Connection) -> None:
+    twin, threads = connection.recv()
+    torch.set_num_threads(threads)
+    algorithm, buffer = twin.make_algorithm(), twin.make_buffer()
+    _load(algorithm, _tensors(connection.recv()))
+    while True:
+        buffer.load_state_dict(_tensors(connection.recv()))
+        progress = connection.recv()
+        compiled, begin = algorithm.compile_seconds, time.perf_counter()
+        metrics = algorithm.update(buffer, progress)
+        compiling = algorithm.compile_seconds - compiled
+        seconds = time.perf_counter() - begin - compiling
+        connection.send((_arrays(_state(algorithm)), _arrays(metrics), seconds, compiling))
+
+
+def _state(algorithm: AnyAlgorithm) -> dict[str, Any]:
+    return {"policy": dict(algorithm.policy.state_dict()), "algorithm": algorithm.state_dict()}
+
+
+def _load(algorithm: AnyAlgorithm, state: Mapping[str, Any]) -> None:
+    algorithm.policy.load_state_dict(state["policy"])
+    algorithm.load_state_dict(state["algorithm"])
+
+
+def _arrays(tree: Any) -> Any:
+    """The same with arrays in place of tensors, which travel faster."""
+    if isinstance(tree, Tensor):
+        return tree.detach().numpy()
+    if isinstance(tree, Mapping):
+        return {name: _arrays(part) for name, part in tree.items()}
+    return tree
+
+
+def _tensors(tree: Any) -> Any:
+    """The way back."""
+    if isinstance(tree, np.ndarray):
+        return torch.from_numpy(tree)
+    if isinstance(tree, Mapping):
+        return {name: _tensors(part) for name, part in tree.items()}
+    return tree
