@@ -1,8 +1,8 @@
 """What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [--output FILE].
 
 Two agents train through the ordinary API, in turns of a few seconds: the benchmark's PPO on CartPole, and presets. Nothing is
-gained where no second core is free, so every turn notes how many cores other programs used, and rounds in which that was more than QUIET
-are reported apart. The learning comparison is taken from the measured presets in results/.
+gained where no second core is free, so every turn notes how many cores other programs used, and rounds in which that was more
+than QUIET are reported apart. The learning comparison is taken from the measured presets in results/.
 """
 
 from __future__ import annotations

@@ -75,6 +75,12 @@ def test_every_algorithm_learns_with_short_numbers_and_keeps_long_weights(algo: 
         agent.close()
 
 
+def test_the_ratio_of_new_to_old_starts_at_one() -> None:
+    algorithm = make_algorithm(PPO, num_minibatches=1, update_epochs=1, env={"precision": "bf16"})
+    metrics = algorithm.update(make_rollout(algorithm), 0.0)
+    assert float(metrics["approx_kl"]) == 0.0
+
+
 @needs_compiler
 def test_compiled_is_the_same() -> None:
     plain, compiled = (make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16"}) for _ in range(2))
