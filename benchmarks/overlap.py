@@ -115,7 +115,7 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
         for agent in agents.values():
             agent.close()
     ratios = [turns["overlapped"].steps_per_second / turns["serial"].steps_per_second for turns in taken]
-    others = [turns["overlapped"].others for turns in taken]
+    others = [turns["serial"].others for turns in taken]  # beside the other one runs its second process
     quiet = [ratio for ratio, used in zip(ratios, others) if used <= QUIET]
     return {
         "ratio": Ratio(tuple(ratios)).to_json(),

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -75,11 +77,11 @@ class Learner:
             self._process.wait()
 
     def begin(self, rollout: RolloutBuffer, progress: float) -> None:
-        """Starts an update from a complete rollout, which may be overwritten afterwards."""
+        """Starts an update from a complete rollout, which may be overwritten afterwards. Updates queue up behind each other."""
         self._send(_arrays(rollout.state_dict()), progress)
 
     def finish(self) -> Learned:
-        """Waits for the update. From now on the algorithm is as it is after it."""
+        """Waits for the oldest update that was begun. From now on the algorithm is as it is after it."""
         assert self._connection is not None, "running() comes first"
         try:
             answer = self._connection.recv()
@@ -127,14 +129,25 @@ def _learn_from(connection: Connection) -> None:
     torch.set_num_threads(threads)
     algorithm, buffer = twin.make_algorithm(), twin.make_buffer()
     _load(algorithm, _tensors(connection.recv()))
-    while True:
-        buffer.load_state_dict(_tensors(connection.recv()))
-        progress = connection.recv()
+    # Read by a thread: if both processes were sending, and neither reading, both would wait for ever.
+    received: Queue[Any] = Queue()
+    Thread(target=_receive, args=(connection, received), daemon=True).start()
+    while (state := received.get()) is not None:
+        buffer.load_state_dict(_tensors(state))
+        progress = received.get()
         compiled, begin = algorithm.compile_seconds, time.perf_counter()
         metrics = algorithm.update(buffer, progress)
         compiling = algorithm.compile_seconds - compiled
         seconds = time.perf_counter() - begin - compiling
         connection.send((_arrays(_state(algorithm)), _arrays(metrics), seconds, compiling))
+
+
+def _receive(connection: Connection, received: Queue[Any]) -> None:
+    try:
+        while True:
+            received.put(connection.recv())
+    except (EOFError, OSError):
+        received.put(None)
 
 
 def _state(algorithm: AnyAlgorithm) -> dict[str, Any]:

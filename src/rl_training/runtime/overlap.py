@@ -7,8 +7,8 @@ ratio must compare with; values, advantages and returns are the current critic's
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,34 +27,40 @@ class Overlap:
     def __init__(self, algorithm: OnPolicyAlgorithm[Any], collector: RolloutCollector, twin: Twin):
         self._algorithm, self._collector, self._learner = algorithm, collector, Learner(algorithm, twin)
         self._waiting = False
-        """Whether the collector's buffer holds a rollout that nothing was learned from yet."""
+        """Whether the collector's buffer holds a rollout that this process knows no update from yet."""
+        self._sent = False
+        """Whether the twin has that rollout: then it may already be learning from it."""
 
-    def running(self) -> AbstractContextManager[None]:
-        """Keeps the second process for as long as the block lasts."""
-        return self._learner.running()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keeps the second process for as long as the block lasts. An update that nobody waited for is forgotten."""
+        self._sent = False
+        with self._learner.running():
+            yield
 
-    def collect(self, progress: float, report: Report) -> int:
-        """Collects a rollout with the policy as it is now, and learns from the one before, begun at `progress`, at the same time.
+    def collect(self, progress_before: float, progress: float, report: Report) -> int:
+        """Collects a rollout with the policy as it is now, and learns from the one before, begun at `progress_before`, meanwhile.
 
         Returns the number of valid steps.
         """
-        learning, self._waiting = self._waiting, False
-        if learning:
-            self._learner.begin(self._collector.buffer, progress)
+        learning = self._waiting
+        if learning and not self._sent:
+            self._learner.begin(self._collector.buffer, progress_before)
         _, steps = self._collector.collect()
-        if steps:  # none, if every environment was only reset
+        self._waiting = self._sent = steps > 0  # none, if every environment was only reset
+        if steps:
             self._complete()
-            self._waiting = True
+            # Now, so that the twin need not wait until it is known here what it has learned from the one before.
+            self._learner.begin(self._collector.buffer, progress)
         if learning:
             report(self._learner.finish())
         return steps
 
-    def finish(self, progress: float, report: Report) -> None:
-        """Learns from the rollout that waits, if there is one."""
+    def finish(self, report: Report) -> None:
+        """Learns from the rollout that was collected last."""
         if self._waiting:
-            self._learner.begin(self._collector.buffer, progress)
-            self._waiting = False
             report(self._learner.finish())
+            self._waiting = self._sent = False
 
     @torch.no_grad()
     def _complete(self) -> None:
@@ -72,7 +78,7 @@ class Overlap:
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         buffer = self._collector.buffer
         # A rollout of another number of environments, with which a saved agent may go on, has no place here.
-        self._waiting = False
+        self._waiting = self._sent = False
         if state is not None and state["rewards"].shape == buffer.rewards.shape:
             buffer.load_state_dict(state)
             self._waiting = True

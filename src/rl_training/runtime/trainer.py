@@ -229,9 +229,9 @@ class OnPolicyTrainer(CollectingTrainer):
         return steps
 
     def _iterate_overlapped(self, overlap: Overlap) -> int:
-        steps = overlap.collect(self._progress_at(self.previous_step), self._report)
+        steps = overlap.collect(self._progress_at(self.previous_step), self.progress, self._report)
         if self.global_step + steps >= self.total_timesteps:
-            overlap.finish(self._progress_at(self.global_step), self._report)
+            overlap.finish(self._report)
         return steps
 
     def _report(self, learned: Learned) -> None:

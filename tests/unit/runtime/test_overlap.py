@@ -238,6 +238,13 @@ def test_a_learner_that_dies_is_named() -> None:
         agent.learn(total_timesteps=2_000, callbacks=[Kills()])
 
 
+def test_messages_may_be_larger_than_a_pipe_holds() -> None:
+    """Both processes send such a message at the same time, and neither may wait for the other."""
+    agent = make_agent(num_steps=6_000, num_minibatches=4, update_epochs=1, policy={"hidden_sizes": [512, 512]})
+    agent.learn(total_timesteps=36_000)
+    assert agent._session.trainer.iterations == 3
+
+
 def test_a_script_needs_no_guard_around_its_main_part(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
