@@ -110,7 +110,7 @@ def test_the_control_without_hindsight_fails_on_the_same_budget():
     assert control["config"]["total_timesteps"] == measured["config"]["total_timesteps"]
 
 
-@pytest.mark.parametrize("preset", ["ppo/cartpole", "sac/pendulum", "td3/pendulum"])
+@pytest.mark.parametrize("preset", ["ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "sac/pendulum", "td3/pendulum"])
 def test_overlapped_collection_learns_as_well(preset):
     name = preset.replace("/", "_")
     control = json.loads((ROOT / f"results/controls/{name}_overlapped.json").read_text())
