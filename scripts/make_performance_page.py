@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,10 +73,19 @@ def growth_table(record: dict[str, Any]) -> list[str]:
 
 
 def overlap_table(record: dict[str, Any]) -> list[str]:
-    lines = ["| environments | overlapped / serial, both compiled | rounds |", "|---|---|---|"]
+    lines = [
+        "| work | overlapped / serial, both compiled | rounds | mean return, serial / overlapped |",
+        "|---|---|---|---|",
+    ]
     for case, found in record.items():
         if "ratio" in found:  # the rest says how it was measured
-            lines.append(f"| {case} | {_ratio(found['ratio'])} | {len(found['ratio']['rounds'])} |")
+            returns = [
+                list(record["scores"][f"{case}, {name}"]["last_mean_by_seed"].values())
+                for name in ("serial", "overlapped")
+                if f"{case}, {name}" in record["scores"]
+            ]
+            learned = " / ".join(f"{mean(values):,.1f} ({len(values)} seeds)" for values in returns) or "–"
+            lines.append(f"| {case} | {_ratio(found['ratio'])} | {len(found['ratio']['rounds'])} | {learned} |")
     return lines
 
 

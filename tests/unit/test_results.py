@@ -121,3 +121,19 @@ def test_overlapped_collection_learns_as_well(preset):
     assert len(control["runs"]) == 5
     assert [run["seed"] for run in control["runs"]] == [run["seed"] for run in measured["runs"]]
     assert control["last_mean"] >= TARGETS[preset]
+
+
+@pytest.mark.parametrize("preset", ["ppo/cartpole", "sac/pendulum"])
+def test_what_short_numbers_learn_is_what_the_page_says(preset):
+    name = preset.replace("/", "_")
+    control = json.loads((ROOT / f"results/controls/{name}_bf16.json").read_text())
+    current = resolve(preset).config.to_dict()
+    assert control["config"]["precision"] == "bf16"
+    for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
+        assert control["config"][key] == current[key]
+    page = (ROOT / "docs/performance.md").read_text()
+    if preset == "sac/pendulum":
+        assert f"−{-control['last_mean']:.1f} over {control['seeds']} seeds" in page
+    else:
+        scores = sorted(round(run["last"]["mean"]) for run in control["runs"])
+        assert scores == [420] + 9 * [500] and "9 of 10\nseeds end at 500 and one at 420" in page
