@@ -76,6 +76,7 @@ TARGETS = {
     **{f"{algo}/lunarlander": 150 for algo in ("dqn", *DQN_VARIANTS)},
     **{f"{algo}/lunarlander_continuous": 200 for algo in ("crossq", "ppo", "sac", "td3", "tqc")},
     "ddpg/lunarlander_continuous": 150,
+    "ppo/lunarlander": 200,
     **{f"{algo}/pendulum": -200 for algo in ("crossq", "redq", "droq", "td3", "sac", "tqc", "ddpg")},
     **{f"{algo}/pendulum": -250 for algo in ("ppo", "trpo")},
     **{f"{algo}/mountaincar_continuous": 90 for algo in ("td3", "sac", "crossq")},
@@ -110,7 +111,9 @@ def test_the_control_without_hindsight_fails_on_the_same_budget():
     assert control["config"]["total_timesteps"] == measured["config"]["total_timesteps"]
 
 
-@pytest.mark.parametrize("preset", ["ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "sac/pendulum", "td3/pendulum"])
+@pytest.mark.parametrize(
+    "preset", ["ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "ppo/lunarlander", "sac/pendulum", "td3/pendulum"]
+)
 def test_overlapped_collection_learns_as_well(preset):
     name = preset.replace("/", "_")
     control = json.loads((ROOT / f"results/controls/{name}_overlapped.json").read_text())
