@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.utils.errors import LearnerError
+from rl_training.utils.errors import AxiomError, LearnerError
 
 AnyAlgorithm = Algorithm[Any, RolloutBuffer]
 
@@ -115,26 +116,30 @@ def serve(descriptor: int) -> None:
     """The other process: makes the twin, then learns from each rollout that comes until none can come any more."""
     for stop in (signal.SIGINT, signal.SIGTERM):  # for the main process, which may want one more update before it saves
         signal.signal(stop, signal.SIG_IGN)
-    with Connection(descriptor) as connection:
+    connection, received = Connection(descriptor), Queue[Any]()
+    # Read by a thread: if both processes were sending, and neither reading, both would wait for ever.
+    Thread(target=_receive, args=(connection, received), daemon=True).start()
+    with suppress(EOFError, ConnectionError):  # the main process has ended
         try:
-            _learn_from(connection)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return
-        except Exception as error:
+            _learn_from(received, connection)
+        except (EOFError, ConnectionError):
+            raise
+        except Exception as error:  # raised again in the main process, where it says where it comes from
+            if not isinstance(error, AxiomError):
+                error.add_note("In the process that learns:\n" + traceback.format_exc())
             connection.send(error)
+            while True:  # until it was read: the main process may be sending, and would find a broken pipe instead
+                _next(received)
 
 
-def _learn_from(connection: Connection) -> None:
-    twin, threads = connection.recv()
+def _learn_from(received: Queue[Any], connection: Connection) -> None:
+    twin, threads = _next(received)
     torch.set_num_threads(threads)
     algorithm, buffer = twin.make_algorithm(), twin.make_buffer()
-    _load(algorithm, _tensors(connection.recv()))
-    # Read by a thread: if both processes were sending, and neither reading, both would wait for ever.
-    received: Queue[Any] = Queue()
-    Thread(target=_receive, args=(connection, received), daemon=True).start()
-    while (state := received.get()) is not None:
-        buffer.load_state_dict(_tensors(state))
-        progress = received.get()
+    _load(algorithm, _tensors(_next(received)))
+    while True:
+        buffer.load_state_dict(_tensors(_next(received)))
+        progress = _next(received)
         compiled, begin = algorithm.compile_seconds, time.perf_counter()
         metrics = algorithm.update(buffer, progress)
         compiling = algorithm.compile_seconds - compiled
@@ -146,8 +151,15 @@ def _receive(connection: Connection, received: Queue[Any]) -> None:
     try:
         while True:
             received.put(connection.recv())
-    except (EOFError, OSError):
-        received.put(None)
+    except Exception as error:  # the end of the pipe, or something that cannot be imported here
+        received.put(error)
+
+
+def _next(received: Queue[Any]) -> Any:
+    message = received.get()
+    if isinstance(message, Exception):
+        raise message
+    return message
 
 
 def _state(algorithm: AnyAlgorithm) -> dict[str, Any]:

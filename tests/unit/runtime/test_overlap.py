@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.compiling import needs_compiler
 from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
+from rl_training.experiment import registry
 from rl_training.experiment.build import complete_config
-from rl_training.experiment.compiler import compiling_problem
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.errors import ConfigError, LearnerError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 
-CPU = torch.device("cpu")
 IGNORED = ("runtime.timer", "runtime.resume_count")
 NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 
@@ -115,7 +115,7 @@ def test_a_split_run_equals_the_whole_run(cls: Any, env: dict[str, Any]) -> None
     check_split_run(cls, env)
 
 
-@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+@needs_compiler
 def test_a_split_compiled_run_equals_the_whole_run() -> None:
     check_split_run(PPO, {"backend": "tensor"}, compile=True, num_steps=4, total_timesteps=48)
 
@@ -236,6 +236,22 @@ def test_a_learner_that_dies_is_named() -> None:
     agent = make_agent()
     with pytest.raises(LearnerError, match="was killed by SIGKILL.*\\n.*checkpoint can be resumed"):
         agent.learn(total_timesteps=2_000, callbacks=[Kills()])
+
+
+def test_an_error_of_the_algorithm_says_where_it_comes_from() -> None:
+    class Spoils(Callback):
+        def on_iteration_end(self, trainer: Any) -> None:
+            trainer._overlap._learner._send("no rollout", 0.0)
+
+    with pytest.raises(TypeError) as caught:
+        make_agent().learn(total_timesteps=2_000, callbacks=[Spoils()])
+    assert "In the process that learns" in caught.value.__notes__[0] and "load_state_dict" in caught.value.__notes__[0]
+
+
+def test_an_algorithm_of_the_users_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.load("ppo"), "__module__", "__main__")
+    with pytest.raises(ConfigError, match="Move the class into a module"):
+        complete_config(TrainConfig(algo="ppo", overlap=True, device="cpu"))
 
 
 def test_messages_may_be_larger_than_a_pipe_holds() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium.vector import VectorWrapper
 
+from helpers.compiling import needs_compiler
 from helpers.no_waiting import NoWaiting
 from helpers.tensor_counters import tensor_counters
 from helpers.tools import through_codec
@@ -20,7 +21,6 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv, make_tensor_env
 from rl_training.experiment.checkpoint import read_checkpoint
-from rl_training.experiment.compiler import compiling_problem
 from rl_training.experiment.runner import resume_run, start_run
 from rl_training.experiment.snapshot import RESUME_IGNORES
 from rl_training.policies.actor_critic import ActorCritic
@@ -102,7 +102,7 @@ def test_a_rollout_starts_where_the_last_one_stopped() -> None:
     assert list(collector.statistics.returns) == [15.0]
 
 
-@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+@needs_compiler
 def test_compiled_rollouts_are_the_same_within_rounding() -> None:
     collectors = []
     for compiled in (False, True):
@@ -133,7 +133,7 @@ def test_calls_divide_the_rollout(steps: int, per_call: int) -> None:
     assert tensor_collector._largest_divisor(steps, most=16) == per_call
 
 
-@pytest.mark.skipif(compiling_problem(CPU) is not None, reason=str(compiling_problem(CPU)))
+@needs_compiler
 def test_several_steps_in_a_call_compute_exactly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout of 9 steps in nine calls, and in three calls of 3."""
     collectors = []
