@@ -32,7 +32,7 @@ def test_the_readme_shows_only_presets_that_exist():
 
 # Presets that run but whose scores have not been measured yet, so that nothing is claimed for them.
 UNMEASURED = {
-    *("a2c/lunarlander", "a2c/mountaincar"),
+    "a2c/lunarlander",
 }
 
 
@@ -75,6 +75,7 @@ TARGETS = {
     **{f"{algo}/lunarlander_continuous": 200 for algo in ("crossq", "droq", "ppo", "redq", "sac", "td3", "tqc", "trpo")},
     "ddpg/lunarlander_continuous": 150,
     "a2c/pendulum": -300,
+    "a2c/mountaincar": -140,
     "ppo/mountaincar": -115,
     "ppo/lunarlander": 200,
     **{f"{algo}/pendulum": -200 for algo in ("crossq", "redq", "droq", "td3", "sac", "tqc", "ddpg")},
