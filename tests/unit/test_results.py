@@ -31,9 +31,7 @@ def test_the_readme_shows_only_presets_that_exist():
 
 
 # Presets that run but whose scores have not been measured yet, so that nothing is claimed for them.
-UNMEASURED = {
-    "a2c/lunarlander",
-}
+UNMEASURED: set[str] = set()
 
 
 def test_every_preset_has_a_measured_result_or_is_known_to_have_none():
@@ -76,6 +74,8 @@ TARGETS = {
     "ddpg/lunarlander_continuous": 150,
     "a2c/pendulum": -300,
     "a2c/mountaincar": -140,
+    "a2c/lunarlander": 50,  # weak: it lands in some episodes only; a random policy gets -180
+    "discrete_sac/acrobot": -80,
     "ppo/mountaincar": -115,
     "ppo/lunarlander": 200,
     **{f"{algo}/pendulum": -200 for algo in ("crossq", "redq", "droq", "td3", "sac", "tqc", "ddpg")},
@@ -111,7 +111,7 @@ def test_targets_are_met(preset):
 def test_the_control_without_hindsight_fails_on_the_same_budget():
     control = json.loads((ROOT / "results/controls/dqn_bitflip_without_hindsight.json").read_text())
     measured = json.loads((ROOT / "results/dqn_bitflip.json").read_text())
-    assert [run["last"]["success_rate"] for run in measured["runs"]] == [1.0] * 3
+    assert [run["last"]["success_rate"] for run in measured["runs"]] == [1.0] * 5
     assert max(run["best"]["success_rate"] for run in control["runs"]) <= 0.05
     with_hindsight = measured["config"]["hyperparams"]
     assert control["config"]["hyperparams"] == {**with_hindsight, "hindsight": 0.0}
