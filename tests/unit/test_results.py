@@ -70,7 +70,9 @@ TARGETS = {
     **{f"{algo}/mountaincar": -110 for algo in ("dqn", *DQN_VARIANTS) if algo != "rainbow"},
     "rainbow/mountaincar": -130,  # one seed of five does not find the flag
     **{f"{algo}/lunarlander": 150 for algo in ("dqn", *DQN_VARIANTS)},
-    **{f"{algo}/lunarlander_continuous": 200 for algo in ("crossq", "droq", "ppo", "redq", "sac", "td3", "tqc", "trpo")},
+    **{
+        f"{algo}/lunarlander_continuous": 200 for algo in ("crossq", "droq", "ppo", "redq", "sac", "td3", "tqc", "trpo")
+    },
     "ddpg/lunarlander_continuous": 150,
     "a2c/pendulum": -300,
     "a2c/mountaincar": -140,
