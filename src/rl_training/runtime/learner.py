@@ -148,11 +148,14 @@ def _learn_from(received: Queue[Any], connection: Connection) -> None:
 
 
 def _receive(connection: Connection, received: Queue[Any]) -> None:
-    try:
-        while True:
-            received.put(connection.recv())
-    except Exception as error:  # the end of the pipe, or something that cannot be imported here
-        received.put(error)
+    """Passes on what comes, or why it could not be read, until the end of the pipe."""
+    message: Any = None
+    while not isinstance(message, EOFError | ConnectionError):
+        try:
+            message = connection.recv()
+        except Exception as error:  # the end of the pipe, or a class that cannot be imported here
+            message = error
+        received.put(message)
 
 
 def _next(received: Queue[Any]) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from rl_training import A2C, PPO
 from rl_training.experiment import registry
 from rl_training.experiment.build import complete_config
 from rl_training.experiment.config import TrainConfig
+from rl_training.runtime import learner
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.errors import ConfigError, LearnerError, NonFiniteError
 from rl_training.utils.trees import differing_paths
@@ -246,6 +249,16 @@ def test_an_error_of_the_algorithm_says_where_it_comes_from() -> None:
     with pytest.raises(TypeError) as caught:
         make_agent().learn(total_timesteps=2_000, callbacks=[Spoils()])
     assert "In the process that learns" in caught.value.__notes__[0] and "load_state_dict" in caught.value.__notes__[0]
+
+
+def test_a_message_that_cannot_be_read_does_not_hide_the_end_of_the_pipe() -> None:
+    ours, theirs = Pipe()
+    ours.send_bytes(b"cno_such_module\nThing\n.")
+    ours.close()
+    received = Queue[Any]()
+    learner._receive(theirs, received)
+    assert [type(received.get_nowait()) for _ in range(2)] == [ModuleNotFoundError, EOFError]
+    assert received.empty()
 
 
 def test_an_algorithm_of_the_users_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
