@@ -1,4 +1,4 @@
-"""How an algorithm's step on one batch is run: as it is, compiled into one function, or recorded as a CUDA graph.
+"""How an algorithm's step on one batch is run: as it is, compiled into one function, or recorded and repeated.
 
 A step is everything of an update that happens on the device: losses, gradients, optimisers, targets. It takes the batch, a
 variant (whatever decides which operations it consists of) and its source of random numbers, and it may not wait for the device.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from rl_training.utils.draws import Draw, RandomSource, Recorder, Tape
+from rl_training.utils.host_program import HostProgram
 
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
@@ -40,6 +41,8 @@ def step_runner(
     All batches must have the same shapes. What a call puts out may be overwritten by the next call.
     """
     step = in_precision(algorithm, step)
+    if algorithm.device.type == "cpu":
+        return CompiledStep(algorithm, step) if algorithm.compiled else HostStep(algorithm, step)
     run: RunStep[StepBatchT, VariantT, OutputT]
     if algorithm.compiled:
         run = CompiledStep(algorithm, step)
@@ -146,14 +149,54 @@ class CompiledDraws(Generic[OutputT]):
 
     def __call__(self, *args: Any, generator: torch.Generator) -> OutputT:
         if self._draws is None:
-            recorder = Recorder(torch.Generator(self._device))  # one of its own: the run's stream must not move
             with self._undoing():
-                self._function(*args, recorder)
-            self._draws = recorder.draws
+                self._draws = _draws_of(self._function, args, self._device)
         return self._compiled([draw.take(generator) for draw in self._draws], *args)
 
     def _with_numbers(self, numbers: list[Tensor], *args: Any) -> OutputT:
         return self._function(*args, Tape(numbers))
+
+
+class HostDraws(Generic[OutputT]):
+    """A function of tensors on the CPU and random numbers, repeated by a HostProgram where that can be done.
+
+    What it does may depend on the shapes of the tensors, but not on the numbers in them. Its first runs, inside `undoing()`,
+    only show what it does.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., OutputT],
+        undoing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ):
+        self._function, self._undoing = function, undoing
+        self._shapes: list[torch.Size] = []
+        self._draws: list[Draw] = []
+        self._program: HostProgram[OutputT] | None = None
+
+    def __call__(self, *args: Any, generator: torch.Generator) -> OutputT:
+        tensors = _tensors(args)
+        shapes = [tensor.shape for tensor in tensors]
+        if self._program is None or shapes != self._shapes or self._program.outdated():
+            self._program, self._shapes = self._recorded(args, generator.device), shapes
+        if not self._program.repeatable:
+            return self._function(*args, generator)
+        return self._program(tensors + [draw.take(generator) for draw in self._draws])
+
+    def _recorded(self, args: tuple[Any, ...], device: torch.device) -> HostProgram[OutputT]:
+        with self._undoing():
+            self._draws = _draws_of(self._function, args, device)
+        own, other = _cloned(args), torch.Generator(device)
+        numbers = [draw.take(other) for draw in self._draws]
+        with self._undoing():
+            return HostProgram(lambda: self._function(*own, Tape(numbers)), _tensors(own) + numbers)
+
+
+def _draws_of(function: Callable[..., Any], args: tuple[Any, ...], device: torch.device) -> list[Draw]:
+    """The random numbers that the function asks for, found by a call."""
+    recorder = Recorder(torch.Generator(device))  # one of its own: the run's stream must not move
+    function(*args, recorder)
+    return recorder.draws
 
 
 class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
@@ -179,26 +222,45 @@ class CompiledStep(Generic[StepBatchT, VariantT, OutputT]):
         return outputs
 
 
+class HostStep(Generic[StepBatchT, VariantT, OutputT]):
+    """Repeats a step, with its gradients and optimisers, by a program for each variant."""
+
+    def __init__(self, algorithm: Algorithm[Any, Any], step: Step[StepBatchT, VariantT, OutputT]):
+        self._algorithm, self._step = algorithm, step
+        self._functions: dict[VariantT, HostDraws[OutputT]] = {}
+
+    def __call__(self, batch: StepBatchT, variant: VariantT) -> OutputT:
+        if variant not in self._functions:
+            self._functions[variant] = HostDraws(
+                lambda batch, random: self._step(batch, variant, random), lambda: _undone(self._algorithm)
+            )
+        return self._functions[variant](batch, generator=self._algorithm.generator)
+
+
 class Acting:
-    """How an algorithm's actions are computed from tensors and random numbers: compiled where its updates are, recorded on a
-    GPU, and otherwise as written. On a GPU the next call may overwrite them."""
+    """How an algorithm's actions are computed from tensors and random numbers: recorded as a HostProgram on a CPU, compiled or
+    recorded as a CUDA graph on a GPU, where the next call may overwrite them, and elsewhere as written."""
 
     def __init__(self, algorithm: Algorithm[Any, Any], act: Callable[..., Tensor]):
         self._algorithm, self._act = algorithm, act
-        self._compiled = CompiledDraws(act, algorithm.device) if algorithm.compiled else None
+        device = algorithm.device
+        self._on_host = HostDraws(act) if device.type == "cpu" else None
+        self._compiled = CompiledDraws(act, device) if algorithm.compiled and device.type == "cuda" else None
         self._graphed: GraphedStep[tuple[Any, ...], None, Tensor] | None = None
 
     def __call__(self, *tensors: Any, generator: torch.Generator) -> Tensor:
-        if self._compiled is None and self._algorithm.device.type == "cuda":
-            if self._graphed is None:
-                self._graphed = GraphedStep(lambda tensors, _: self._act(*tensors, generator), generator)
-            return self._graphed(tensors, None)
-        if self._compiled is None:
+        if self._on_host is not None:
+            return self._on_host(*tensors, generator=generator)
+        if self._compiled is not None:
+            before = self._compiled.seconds
+            actions = self._compiled(*tensors, generator=generator)
+            self._algorithm.compile_seconds += self._compiled.seconds - before
+            return actions
+        if self._algorithm.device.type != "cuda":
             return self._act(*tensors, generator)
-        before = self._compiled.seconds
-        actions = self._compiled(*tensors, generator=generator)
-        self._algorithm.compile_seconds += self._compiled.seconds - before
-        return actions
+        if self._graphed is None:
+            self._graphed = GraphedStep(lambda tensors, _: self._act(*tensors, generator), generator)
+        return self._graphed(tensors, None)
 
 
 class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):

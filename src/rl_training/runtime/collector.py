@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
-from rl_training.algorithms.steps import CompiledDraws
+from rl_training.algorithms.steps import CompiledDraws, HostDraws
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
@@ -148,7 +148,8 @@ class RolloutCollector(Collector):
     ):
         super().__init__(stepper, seed=seed, device=device, timer=timer)
         self.policy, self.buffer = policy, buffer
-        self._compiled_act = CompiledDraws(self._act, device) if compiled else None
+        self._compiled_act = CompiledDraws(self._act, device) if compiled and device.type != "cpu" else None
+        self._host_act = HostDraws(self._act) if device.type == "cpu" else None
 
     def _act(self, obs: ObsTensor, random: RandomSource) -> Tensor:
         return self.policy.act(obs, generator=random)
@@ -160,13 +161,11 @@ class RolloutCollector(Collector):
         valid_steps = 0
         obs = obs_to_torch(self.stepper.obs, self.device)
         compiled = self._compiled_act
+        act = self._host_act or compiled or self.policy.act
         compiling = 0.0 if compiled is None else compiled.seconds
         while not buffer.full:
             begin = clock()
-            if compiled is None:
-                actions = self.policy.act(obs, generator=self.generator)
-            else:
-                actions = compiled(obs, generator=self.generator)
+            actions = act(obs, generator=self.generator)
             env_actions = self.adapter.to_env(actions.cpu().numpy())
             acted = clock()
             record = self.stepper.step(env_actions)

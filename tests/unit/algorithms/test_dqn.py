@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from helpers.as_written import as_written
 from helpers.gradients import first_gradient
 from rl_training.algorithms import dqn_variants as variants
 from rl_training.algorithms.dqn import DQN, DQNConfig
@@ -216,7 +217,9 @@ class TestDraws:
 
     def test_implicit_quantiles_draw_fractions_for_each_purpose(self) -> None:
         for double, chooser in ((False, "target"), (True, "online")):
-            algorithm = make(Watching, distribution="implicit", num_taus=5, num_target_taus=7, double=double)
+            algorithm = as_written(
+                make(Watching, distribution="implicit", num_taus=5, num_target_taus=7, double=double)
+            )
             algorithm.update(self.batch, 0.0)
             shapes = [(name, tuple(taus.shape)) for name, taus, _ in algorithm.passes]
             assert shapes == [("target", (4, 7)), (chooser, (4, ACTING_TAUS)), ("online", (4, 5))]
@@ -225,7 +228,7 @@ class TestDraws:
             assert values.min() >= 0 and values.max() < 1
 
     def test_each_forward_pass_has_noise_of_its_own(self) -> None:
-        algorithm = make(Watching, noisy=True, double=True)
+        algorithm = as_written(make(Watching, noisy=True, double=True))
         algorithm.update(self.batch, 0.0)
         algorithm.update(self.batch, 0.0)
         assert [name for name, _, _ in algorithm.passes] == ["target", "online", "online"] * 2

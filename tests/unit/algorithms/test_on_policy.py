@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.as_written import as_written
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.on_policy import as_metrics, explained_variance, normalized
@@ -104,7 +105,7 @@ class Watching(PPO):
 
 
 def test_observation_statistics_stand_still_during_an_update_and_move_after_it() -> None:
-    algorithm = make_algorithm(Watching, env={"normalize_observations": True})
+    algorithm = as_written(make_algorithm(Watching, env={"normalize_observations": True}))
     normalizer = algorithm.policy.observation_normalizer
     assert normalizer is not None
     for seed in range(2):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import rl_training.algorithms.ppo as ppo_module
+from helpers.as_written import as_written
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
 from rl_training.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from rl_training.utils.errors import ConfigError, NonFiniteError
@@ -105,7 +106,7 @@ def test_scheduled_coefficients_reach_the_loss(monkeypatch: pytest.MonkeyPatch) 
         vf_coef=0.7,
         clip_value_loss=True,
     )
-    algorithm.update(make_rollout(algorithm), 0.5)
+    as_written(algorithm).update(make_rollout(algorithm), 0.5)
     assert len(calls) == 16, "4 epochs of 4 minibatches"
     for _, clip_coef, ent_coef, vf_coef, clip_value_loss in calls:
         assert (clip_coef, ent_coef, vf_coef, clip_value_loss) == (pytest.approx(0.3), pytest.approx(0.1), 0.7, True)
@@ -151,7 +152,7 @@ def test_advantages_are_normalised_per_minibatch(monkeypatch: pytest.MonkeyPatch
     calls = _record_losses(monkeypatch)
     algorithm = make_algorithm(PPO, normalize_advantages=normalize, update_epochs=1, num_minibatches=2)
     rollout = make_rollout(algorithm, rewards=[[float(t * t), -float(t)] for t in range(8)])
-    algorithm.update(rollout, 0.0)
+    as_written(algorithm).update(rollout, 0.0)
     assert len(calls) == 2
     seen = torch.cat([call[0]["advantages"] for call in calls])
     if normalize:
@@ -176,7 +177,7 @@ def test_invalid_steps_do_not_reach_the_loss(monkeypatch: pytest.MonkeyPatch) ->
     valid = [[1, 1], [0, 1], [1, 1], [1, 0]] * 2
     results = []
     for poison in (0.0, 1e6):
-        algorithm = make_algorithm(PPO, update_epochs=1)
+        algorithm = as_written(make_algorithm(PPO, update_epochs=1))
         rollout = make_rollout(algorithm, valid=valid)
         rollout.rewards[~rollout.valid] = poison
         algorithm.update(rollout, 0.0)

@@ -1,4 +1,4 @@
-"""A compiled step computes what the ordinary one does, from the same random numbers, and leaves no trace of being compiled."""
+"""A recorded or compiled step computes what is written, from the same random numbers, and leaves no trace of being prepared."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from helpers.as_written import as_written
 from helpers.compiling import needs_compiler
 from helpers.rollouts import make_algorithm, make_rollout
+from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.crossq import CrossQ
 from rl_training.algorithms.dqn import DQN
-from rl_training.algorithms.dqn_variants import Rainbow
+from rl_training.algorithms.dqn_variants import IQN, QRDQN, Rainbow
+from rl_training.algorithms.on_policy import OneLossAlgorithm
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.sac import SAC
-from rl_training.algorithms.steps import CompiledStep
+from rl_training.algorithms.sac_variants import REDQ
+from rl_training.algorithms.steps import Acting, CompiledStep
 from rl_training.algorithms.td3 import TD3
+from rl_training.algorithms.tqc import TQC
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.config import PolicyConfig
 from rl_training.utils.draws import Draw, Recorder, Tape, normal, permutation, uniform
@@ -49,21 +55,90 @@ def make_batch(discrete: bool, seed: int) -> TransitionBatch:
     )
 
 
-@needs_compiler
-@pytest.mark.parametrize("kind, settings", [(DQN, {"epsilon": 0.5}), (Rainbow, {"epsilon": 0.0}), (SAC, {})])
-def test_compiled_acting_is_the_same_and_moves_the_stream_as_far(
+ACTING: list[tuple[type[Algorithm[Any, Any]], dict[str, Any]]] = [
+    (DQN, {"epsilon": 0.5}),
+    (DQN, {"epsilon": 0.0}),
+    (Rainbow, {"epsilon": 0.0}),
+    (IQN, {"epsilon": 0.1}),
+    (SAC, {}),
+    (TD3, {}),
+    (CrossQ, {}),
+]
+
+
+@pytest.mark.parametrize("kind, settings", ACTING)
+def test_recorded_acting_is_the_same_and_moves_the_stream_as_far(
     kind: type[Algorithm[Any, Any]], settings: Any
 ) -> None:
-    obs = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
-    streams, algorithms = [torch.Generator().manual_seed(7) for _ in range(2)], []
-    for flag, stream in zip((False, True), streams):
-        algorithm = off_policy(kind, flag, **settings)
-        algorithms.append([algorithm.explore(obs, generator=stream, progress=0.1 * step) for step in range(8)])
-        assert (algorithm.compile_seconds > 0) == flag
-    for ours, theirs in zip(*algorithms):
+    observed = [torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)) for rows in (6, 6, 3, 6, 6)]
+    streams, actions = [torch.Generator().manual_seed(7) for _ in range(2)], []
+    for written, stream in zip((False, True), streams):
+        algorithm = off_policy(kind, False, **settings)
+        for name, acting in vars(algorithm).items():
+            if written and isinstance(acting, Acting):
+                setattr(algorithm, name, lambda *args, generator, acting=acting: acting._act(*args, generator))
+        actions.append(
+            [algorithm.explore(obs, generator=stream, progress=0.1 * step) for step, obs in enumerate(observed)]
+        )
+    for ours, theirs in zip(*actions):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert torch.equal(*(stream.get_state() for stream in streams))
-    assert len({str(actions.tolist()) for actions in algorithms[0]}) > 1, "they do explore"
+    assert len({str(chosen.tolist()) for chosen in actions[0]}) > 1, "they do explore"
+
+
+RECORDED: list[tuple[type[Algorithm[Any, Any]], dict[str, Any]]] = [
+    (DQN, {"double": True, "dueling": True, "tau": 0.1, "target_update_interval": 0}),
+    (QRDQN, {"num_quantiles": 20}),
+    (IQN, {}),
+    (Rainbow, {"v_min": -5.0, "v_max": 5.0}),
+    (SAC, {}),
+    (REDQ, {}),
+    (TQC, {}),
+    (TD3, {"policy_delay": 2}),
+    (CrossQ, {"policy_delay": 3, "critic_hidden_sizes": (8, 8)}),
+]
+
+
+@pytest.mark.parametrize("kind, settings", RECORDED)
+def test_recorded_updates_are_the_same_within_rounding(kind: type[Algorithm[Any, Any]], settings: Any) -> None:
+    recorded, written = off_policy(kind, False, **settings), as_written(off_policy(kind, False, **settings))
+    for seed in range(7):
+        batch = make_batch(issubclass(kind, DQN), seed)
+        metrics = [algorithm.update(batch, 0.1 * seed) for algorithm in (written, recorded)]
+        for name, value in metrics[0].items():
+            torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(recorded.priorities(), written.priorities(), rtol=1e-3, atol=1e-5)
+    assert torch.equal(written.generator.get_state(), recorded.generator.get_state()), "the same numbers were drawn"
+    for name, weights in written.policy.state_dict().items():
+        torch.testing.assert_close(recorded.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+    assert all(function._program.repeatable for function in recorded._run_step._functions.values())
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_recorded_on_policy_updates_are_the_same_within_rounding(kind: type[OneLossAlgorithm[Any]]) -> None:
+    recorded, written = make_algorithm(kind), as_written(make_algorithm(kind))
+    for seed in range(3):
+        metrics = [algorithm.update(make_rollout(algorithm, seed=seed), 0.1) for algorithm in (written, recorded)]
+        for name, value in metrics[0].items():
+            torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
+    for name, weights in written.policy.state_dict().items():
+        torch.testing.assert_close(recorded.policy.state_dict()[name], weights, rtol=0, atol=1e-5, msg=name)
+
+
+class Peeking(PPO):
+    """Asks what its loss is, and then does something else."""
+
+    def _compute_losses(self, *args: Any) -> Any:
+        losses = super()._compute_losses(*args)
+        return losses if losses["loss"].item() > -1e9 else {}
+
+
+def test_a_step_that_asks_for_numbers_is_computed_as_it_is_written() -> None:
+    peeking, plain = make_algorithm(Peeking), as_written(make_algorithm(PPO))
+    for seed in range(2):
+        for algorithm in (peeking, plain):
+            algorithm.update(make_rollout(algorithm, seed=seed), 0.0)
+    assert differing_paths(peeking.policy.state_dict(), plain.policy.state_dict()) == []
 
 
 @needs_compiler

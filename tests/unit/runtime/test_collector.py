@@ -16,6 +16,7 @@ from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.envs.factory import EnvFactory
 from rl_training.runtime.collector import EpisodeStatistics, RolloutCollector, obs_to_torch
 from rl_training.runtime.throughput import StageTimer
+from rl_training.utils.draws import uniform
 from rl_training.utils.trees import differing_paths
 
 CPU = torch.device("cpu")
@@ -26,7 +27,7 @@ class CountingPolicy:
 
     def act(self, obs: Any, *, generator: Any = None, deterministic: bool = False) -> torch.Tensor:
         rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        return torch.randint(3, (rows,), generator=generator)
+        return (uniform((rows,), generator, CPU) * 3).long()
 
 
 def collector_for(
