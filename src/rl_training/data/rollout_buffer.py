@@ -81,6 +81,10 @@ class RolloutBuffer:
             for name in ("rewards", "dones", "truncated", "valid")
             if isinstance(stored := getattr(self, name), Tensor)
         }
+        # The rows of a CPU's tensors are written with NumPy too, which takes a fraction of the time.
+        on_cpu = self.device.type == "cpu"
+        self._obs_rows: Any = map_obs(torch.Tensor.numpy, self.obs) if on_cpu else self.obs
+        self._action_rows: Any = self.actions.numpy() if on_cpu else self.actions
         self._final_obs: list[Observation] = []
         self._final_index: list[Array] = []
         self._every_next_obs: Tensor | None = None
@@ -108,18 +112,16 @@ class RolloutBuffer:
     ) -> None:
         """Appends one step of all environments: tensors (N, ...) on any device, and arrays (N, ...) from the environments."""
         t = self.position
-        if isinstance(self.obs, dict):
-            assert isinstance(obs, dict)
-            for key, storage in self.obs.items():
-                storage[t] = obs[key]
+        if isinstance(obs, dict):
+            for key, rows in self._obs_rows.items():
+                rows[t] = obs[key]
         else:
-            assert isinstance(obs, Tensor)
-            self.obs[t] = obs
-        self.actions[t] = actions
+            self._obs_rows[t] = obs
+        self._action_rows[t] = actions
         staged = self._staged
         staged["rewards"][t], staged["truncated"][t], staged["valid"][t] = rewards, truncated, valid
         np.logical_or(terminated, truncated, out=staged["dones"][t])
-        if staged["truncated"][t].any():
+        if np.count_nonzero(truncated):
             rows = staged["truncated"][t].nonzero()[0]
             self._final_obs.append(map_obs(lambda array: array[rows], next_obs))
             self._final_index.append(rows + t * self.num_envs)

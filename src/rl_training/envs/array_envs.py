@@ -62,14 +62,14 @@ class ArrayVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         space = self.single_action_space
-        if isinstance(space, spaces.Discrete) and not 0 <= actions.min() <= actions.max() < space.n:
+        if isinstance(space, spaces.Discrete) and np.count_nonzero((actions < 0) | (actions >= space.n)):
             raise UserError(f"actions must be in {self.action_space}, got {actions}")
         states, rewards, terminated = self.dynamics.step(np, self.states, actions)
         steps = self.steps + 1
         truncated = steps >= self.limit
         ended = terminated | truncated
         obs, infos = self._observe(states), dict[str, Any]()
-        if ended.any():
+        if np.count_nonzero(ended):  # much faster than any() on few numbers
             infos = {"final_obs": obs, "_final_obs": ended}
             for index in map(int, np.flatnonzero(ended)):
                 states[index] = self._first_state(index)

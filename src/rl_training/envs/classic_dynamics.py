@@ -56,6 +56,16 @@ def _like(xp: Any, numbers: Numbers, values: Numbers) -> Numbers:
     return xp.zeros_like(numbers) + values
 
 
+def _columns(xp: Any, *columns: Numbers) -> Numbers:
+    """(N, S) from S times (N,)."""
+    if xp is not np:
+        return xp.stack(columns, -1)
+    table = np.empty((len(columns[0]), len(columns)), columns[0].dtype)  # three times as fast as NumPy's stack
+    for index, column in enumerate(columns):
+        table[:, index] = column
+    return table
+
+
 @dataclass(frozen=True)
 class CartPole(Dynamics):
     """State: position, velocity, angle, angular velocity (Barto, Sutton and Anderson 1983)."""
@@ -80,7 +90,7 @@ class CartPole(Dynamics):
         )
         acceleration = push - pole * spin_rate * cos / self.TOTAL_MASS
         # Explicit Euler: every number moves by its old rate.
-        states = states + self.TAU * xp.stack((velocity, acceleration, spin, spin_rate), -1)
+        states = states + self.TAU * _columns(xp, velocity, acceleration, spin, spin_rate)
         fallen = (xp.abs(states[:, 0]) > self.POSITION_LIMIT) | (xp.abs(states[:, 2]) > self.ANGLE_LIMIT)
         if self.sutton_barto_reward:
             return states, -_like(xp, cos, fallen), fallen
@@ -107,12 +117,12 @@ class Pendulum(Dynamics):
         pull = 3 * self.g / (2 * self.LENGTH) * xp.sin(angle)
         spin = spin + (pull + 3.0 / (self.MASS * self.LENGTH**2) * torque) * self.STEP
         spin = xp.clip(spin, -self.MAX_SPIN, self.MAX_SPIN)
-        states = xp.stack((angle + spin * self.STEP, spin), -1)
+        states = _columns(xp, angle + spin * self.STEP, spin)
         return states, -costs, xp.zeros_like(spin, dtype=xp.bool)
 
     def observe(self, xp: Any, states: Numbers) -> Numbers:
         angle, spin = states.T
-        return xp.stack((xp.cos(angle), xp.sin(angle), spin), -1)
+        return _columns(xp, xp.cos(angle), xp.sin(angle), spin)
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class Acrobot(Dynamics):
         spin_1 = xp.clip(spin_1, -self.MAX_SPIN_1, self.MAX_SPIN_1)
         spin_2 = xp.clip(spin_2, -self.MAX_SPIN_2, self.MAX_SPIN_2)
         high_enough = -xp.cos(angle_1) - xp.cos(angle_2 + angle_1) > 1.0
-        return xp.stack((angle_1, angle_2, spin_1, spin_2), -1), _like(xp, spin_1, high_enough) - 1.0, high_enough
+        return _columns(xp, angle_1, angle_2, spin_1, spin_2), _like(xp, spin_1, high_enough) - 1.0, high_enough
 
     def _rates(self, xp: Any, states: Numbers, torque: Numbers) -> Numbers:
         angle_1, angle_2, spin_1, spin_2 = states.T
@@ -157,12 +167,12 @@ class Acrobot(Dynamics):
         )
         rate_2 = (torque + d2 / d1 * phi1 - c * xp.square(spin_1) * sin_2 - phi2) / (c**2 + 1.0 - xp.square(d2) / d1)
         rate_1 = -(d2 * rate_2 + phi1) / d1
-        return xp.stack((spin_1, spin_2, rate_1, rate_2), -1)
+        return _columns(xp, spin_1, spin_2, rate_1, rate_2)
 
     def observe(self, xp: Any, states: Numbers) -> Numbers:
         angle_1, angle_2, spin_1, spin_2 = states.T
         parts = (xp.cos(angle_1), xp.sin(angle_1), xp.cos(angle_2), xp.sin(angle_2), spin_1, spin_2)
-        return xp.stack(parts, -1)
+        return _columns(xp, *parts)
 
 
 def _wrapped(xp: Any, angle: Numbers) -> Numbers:
@@ -195,7 +205,7 @@ class MountainCar(Dynamics):
         position = xp.clip(position + velocity, self.LEFT, self.RIGHT)
         velocity = velocity * ~((position <= self.LEFT) & (velocity < 0))  # the wall on the left stops the car
         arrived = (position >= self.GOAL) & (velocity >= self.goal_velocity)
-        return xp.stack((position, velocity), -1), arrived
+        return _columns(xp, position, velocity), arrived
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,11 @@ class EpisodeStatistics:
         # An invalid step belongs to no episode; after a worker's death it also cuts one off that has no return.
         self.running_returns += record.rewards
         self.running_lengths += 1
-        if not record.valid.all():
+        if np.count_nonzero(record.valid) < self.num_envs:
             self.running_returns[~record.valid] = 0.0
             self.running_lengths[~record.valid] = 0
         ended = record.terminated | record.truncated
-        if ended.any():
+        if np.count_nonzero(ended):
             self.returns.extend(self.running_returns[ended].tolist())
             self.lengths.extend(self.running_lengths[ended].tolist())
             self.episodes += int(ended.sum())
