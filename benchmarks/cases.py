@@ -101,7 +101,7 @@ SHAPES = {"17 floats, 6 actions": [17, 6], "4 floats, discrete": [4, None]}
 CASES: tuple[Case, ...] = (
     _training(
         "ppo-cartpole",
-        {**PPO_CARTPOLE, "warmup": 8_192, "timed": 32_768},
+        {**PPO_CARTPOLE, "warmup": 8_192, "timed": 98_304},
         {"warmup": 2_048, "timed": 8_192, "max_seconds": 8},
     ),
     _training(

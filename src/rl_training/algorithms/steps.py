@@ -326,7 +326,8 @@ def _parts(batch: Any) -> dict[Any, Any]:
 def _tensors(batch: Any) -> list[Tensor]:
     if isinstance(batch, Tensor):
         return [batch]
-    return [tensor for part in _parts(batch).values() for tensor in _tensors(part)]
+    parts = batch if isinstance(batch, tuple) else _parts(batch).values()
+    return [tensor for part in parts for tensor in ((part,) if isinstance(part, Tensor) else _tensors(part))]
 
 
 def _cloned(batch: Any) -> Any:
