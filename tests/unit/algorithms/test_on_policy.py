@@ -50,7 +50,8 @@ def test_values_and_log_probs_are_those_of_the_acting_policy() -> None:
         distribution, values = algorithm.policy(rollout.flat_obs())
         logprobs = distribution.log_prob(rollout.actions.flatten())
     algorithm.update(rollout, 0.0)
-    assert torch.equal(rollout.values.flatten(), values) and torch.equal(rollout.logprobs.flatten(), logprobs)
+    torch.testing.assert_close(rollout.values.flatten(), values, rtol=0, atol=1e-6)
+    torch.testing.assert_close(rollout.logprobs.flatten(), logprobs, rtol=0, atol=1e-6)
 
 
 def test_reward_scaling_by_hand() -> None:

@@ -139,12 +139,12 @@ def test_recomputed_advantages_use_new_values_and_old_log_probs() -> None:
         distribution, first_values = initial.policy(obs)
         later_values = one_epoch.policy.value(obs)
         old_logprobs = distribution.log_prob(results[True].actions.flatten())
-    assert torch.equal(results[False].values.flatten(), first_values)
-    assert torch.equal(results[True].values.flatten(), later_values), "the weights between the two epochs"
+    torch.testing.assert_close(results[False].values.flatten(), first_values, rtol=0, atol=1e-6)
+    torch.testing.assert_close(results[True].values.flatten(), later_values, rtol=0, atol=1e-6)
     assert not torch.allclose(first_values, later_values)
     assert not torch.allclose(results[True].advantages, results[False].advantages)
     for rollout in results.values():
-        assert torch.equal(rollout.logprobs.flatten(), old_logprobs)
+        torch.testing.assert_close(rollout.logprobs.flatten(), old_logprobs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
