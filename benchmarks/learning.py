@@ -19,7 +19,13 @@ from benchmarks.environments import ROOT, install, ours, versions
 from benchmarks.runner import Entry, measure
 
 RESULTS = ROOT / "results" / "performance" / "learning.json"
-TOTALS = {"ppo-cartpole": 100_000, "dqn-cartpole": 50_000, "sac-pendulum": 20_000, "td3-pendulum": 20_000}
+TOTALS = {
+    "ppo-cartpole": 100_000,
+    "ppo-halfcheetah": 200_000,
+    "dqn-cartpole": 50_000,
+    "sac-pendulum": 20_000,
+    "td3-pendulum": 20_000,
+}
 """Environment steps of each case."""
 PEERS = ("sb3",)
 """The libraries whose scripts can do it."""

@@ -9,7 +9,7 @@ and everything else by torch. Views cost nothing, because their memory is that o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -41,7 +41,8 @@ class HostProgram(Generic[OutputT]):
     def __init__(self, function: Callable[[], OutputT], inputs: Sequence[Tensor]):
         """`function` computes from `inputs`, which from now on belong to the program."""
         with _Recording() as recording:
-            self._output = function()
+            output = function()
+        self._copied_output = _copier(output)
         operations = recording.operations
         results = [result for func, *_, results in operations for result in tensors_in(results) if not in_place(func)]
         read = [tensor for _, args, kwargs, _ in operations for tensor in tensors_in((args, kwargs))]
@@ -52,7 +53,7 @@ class HostProgram(Generic[OutputT]):
         small = all(result.numel() <= LARGEST for result in results)
         self.repeatable = small and not any(_tells(func, args) for func, args, *_ in operations)
         if self.repeatable:
-            kept = {_memory(tensor) for tensor in (*inputs, *outside.values(), *tensors_in(self._output))}
+            kept = {_memory(tensor) for tensor in (*inputs, *outside.values(), *tensors_in(output))}
             operations = _with_shared_memory(operations, kept)
         self._calls = [call for operation in operations for call in _calls(*operation)] if self.repeatable else []
 
@@ -66,7 +67,7 @@ class HostProgram(Generic[OutputT]):
             own[...] = tensor.numpy()
         for call in self._calls:
             call()
-        output: OutputT = _copies(self._output)
+        output: OutputT = self._copied_output()
         return output
 
 
@@ -171,19 +172,33 @@ def _repeat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: An
 
 
 def _mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
-    """The same nesting of tuples, lists, dicts and dataclasses with other tensors."""
+    """The same nesting of tuples, lists and dicts with other tensors."""
     if isinstance(values, Tensor):
         return function(values)
     if isinstance(values, dict):
         return {key: _mapped(function, value) for key, value in values.items()}
-    if is_dataclass(values) and not isinstance(values, type):
-        return replace(values, **{part.name: _mapped(function, getattr(values, part.name)) for part in fields(values)})
     return type(values)(_mapped(function, value) for value in values) if isinstance(values, tuple | list) else values
+
+
+def _copier(values: Any) -> Call:
+    """What makes copies of the tensors in nested tuples, lists, dicts and dataclasses, in the same nesting."""
+    if isinstance(values, Tensor):
+        return values.detach().clone
+    if isinstance(values, dict):
+        copiers = {key: _copier(value) for key, value in values.items()}
+        return lambda: {key: copied() for key, copied in copiers.items()}
+    if is_dataclass(values) and not isinstance(values, type):
+        make: Callable[..., Any] = type(values)
+        parts = {field.name: _copier(getattr(values, field.name)) for field in fields(values)}
+        return lambda: make(**{name: copied() for name, copied in parts.items()})
+    if isinstance(values, tuple | list):
+        kind, items = type(values), [_copier(value) for value in values]
+        return lambda: kind(copied() for copied in items)
+    return lambda: values
 
 
 _arrays = partial(_mapped, lambda tensor: tensor.detach().numpy())
 _detached = partial(_mapped, lambda tensor: tensor.detach())
-_copies = partial(_mapped, lambda tensor: tensor.detach().clone())
 
 NUMBERS = {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 """What NumPy knows as torch does."""

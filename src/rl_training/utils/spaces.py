@@ -48,7 +48,7 @@ def stored_obs(obs: Observation) -> Observation:
 
 def _as_stored(array: Array) -> Array:
     array = np.asarray(array)
-    return array.astype(np.float32) if array.dtype in (np.float64, np.float16) else array
+    return array.astype(np.float32) if array.dtype.char in "de" else array  # doubles and halves
 
 
 def obs_layout(space: spaces.Space[Any]) -> tuple[Any, Any]:
