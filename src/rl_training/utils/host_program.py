@@ -65,8 +65,9 @@ class HostProgram(Generic[OutputT]):
         """What the function would return."""
         for own, tensor in zip(self._inputs, inputs, strict=True):
             own[...] = tensor.numpy()
-        for call in self._calls:
-            call()
+        with np.errstate(all="ignore"):  # torch says nothing of infinities either; the optimisers look for them
+            for call in self._calls:
+                call()
         output: OutputT = self._copied_output()
         return output
 
