@@ -261,8 +261,10 @@ def _argmax(out: Array, x: Array, dim: int | None = None, keepdim: bool = False)
     return None if keepdim else [partial(x.argmax, dim, out)]
 
 
-def _mean(out: Array, x: Array, dims: Sequence[int] | None = None, keepdim: bool = False) -> list[Call] | None:
-    if not out.size or not x.size:
+def _mean(
+    out: Array, x: Array, dims: Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
+) -> list[Call] | None:
+    if dtype is not None or not x.size:
         return None
     axes = tuple(dims) if dims else None
     return [
@@ -312,7 +314,6 @@ UFUNCS = {
     "mul": np.multiply,
     "ne": np.not_equal,
     "neg": np.negative,
-    "reciprocal": np.reciprocal,
     "sign": np.sign,
     "sqrt": np.sqrt,
     "sub": np.subtract,

@@ -37,7 +37,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sums and means": lambda x, y: (
         x.sum(0) + x.sum((0, 1)) + x.mean() + y.mean(0) + y.mean((0, 1), keepdim=True).squeeze()
     ),
-    "sums of truth values": lambda x, y: (x > 0).sum(0) + (x > 0).sum(),
+    "sums of truth values": lambda x, y: (x > 0).sum(0) + (x > 0).sum() + (x > 0).mean(dtype=torch.float32),
     "other reductions": lambda x, y: (
         x.std(0) + x.min(dim=0).values + x.argmax(0) + x.argmax(dim=0, keepdim=True) + x.norm()
     ),
