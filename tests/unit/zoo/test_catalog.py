@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.experiment.config_loader import preset_names, resolve
-from rl_training.experiment.registry import algorithm_ids
+from rl_training.experiment.registry import algorithm_ids, load
 from rl_training.utils.errors import UserError
 from rl_training.zoo.catalog import CatalogEntry, catalog, env_name, find_entry, preset_values, select
 from rl_training.zoo.result_files import ResultFile, SeedResult
@@ -19,6 +19,23 @@ def test_every_algorithm_has_a_preset():
 def test_every_algorithm_has_a_result_of_at_least_5_seeds():
     """Of 3 where a run takes over ten minutes: that is what the tier `core` means."""
     assert {entry.algo for entry in catalog() if entry.tier == "core"} == set(algorithm_ids())
+
+
+TASKS = {
+    "Discrete": ("acrobot", "cartpole", "lunarlander", "mountaincar"),
+    "Box": ("lunarlander_continuous", "mountaincar_continuous", "pendulum"),
+}
+
+
+def test_every_algorithm_has_a_preset_for_each_task_it_fits():
+    fitting = {
+        f"{algo}/{task}"
+        for algo in algorithm_ids()
+        for space, tasks in TASKS.items()
+        if space in load(algo).action_spaces
+        for task in tasks
+    }
+    assert fitting - set(preset_names()) == {"discrete_sac/mountaincar"}, "and docs/zoo.md says so"
 
 
 def test_the_light_reading_of_presets_agrees_with_the_full_one():
