@@ -74,7 +74,7 @@ TARGETS = {
         f"{algo}/lunarlander_continuous": 200 for algo in ("crossq", "droq", "ppo", "redq", "sac", "td3", "tqc", "trpo")
     },
     "ddpg/lunarlander_continuous": 150,
-    "a2c/lunarlander_continuous": 80,  # weak and uneven: -43 to 201; a random policy gets about -200
+    "a2c/lunarlander_continuous": 80,  # weak and uneven: -43 to 201
     "a2c/pendulum": -300,
     "a2c/mountaincar": -140,
     "a2c/lunarlander": 50,  # weak: it lands in some episodes only; a random policy gets -180
