@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.algorithms.steps import HostDraws, in_precision, precision_of, step_runner
+from rl_training.algorithms.steps import in_precision, precision_of, repeated, step_runner
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
@@ -60,7 +60,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._running_returns: Tensor | None = None
-        self._judged = HostDraws(self._judge) if self.device.type == "cpu" else None
+        self._judged = repeated(self._judge, self.device)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
@@ -118,11 +118,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         shape = (rollout.num_steps, rollout.num_envs)
         flat_obs = rollout.flat_obs()
         if update_logprobs:
-            actions = rollout.actions.flatten(0, 1)
-            if self._judged is None:
-                logprobs, values = self._judge(flat_obs, actions)
-            else:
-                logprobs, values = self._judged(flat_obs, actions, generator=self.generator)
+            logprobs, values = self._judged(flat_obs, rollout.actions.flatten(0, 1), generator=self.generator)
             rollout.logprobs = logprobs.view(shape)
         else:
             values = self.policy.value(flat_obs)
@@ -135,7 +131,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         last_value = self.policy.value(rollout.last_obs)
         rollout.compute_returns_and_advantages(last_value, self.config.gamma, self.config.gae_lambda)
 
-    def _judge(self, obs: Any, actions: Tensor, random: RandomSource = None) -> tuple[Tensor, Tensor]:
+    def _judge(self, obs: Any, actions: Tensor, random: RandomSource) -> tuple[Tensor, Tensor]:
         """Log-probabilities and values (B,) of observations and actions (B, ...)."""
         # In the precision of the updates, or the ratio of new to old would not start at 1.
         with precision_of(self):

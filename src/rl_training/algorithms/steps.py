@@ -192,6 +192,13 @@ class HostDraws(Generic[OutputT]):
             return HostProgram(lambda: self._function(*own, Tape(numbers)), _tensors(own) + numbers)
 
 
+def repeated(function: Callable[..., OutputT], device: torch.device) -> Callable[..., OutputT]:
+    """A function of tensors and random numbers, to be called with `generator=`: recorded and repeated on a CPU, else as it is."""
+    if device.type == "cpu":
+        return HostDraws(function)
+    return lambda *args, generator: function(*args, generator)
+
+
 def _draws_of(function: Callable[..., Any], args: tuple[Any, ...], device: torch.device) -> list[Draw]:
     """The random numbers that the function asks for, found by a call."""
     recorder = Recorder(torch.Generator(device))  # one of its own: the run's stream must not move
@@ -244,20 +251,18 @@ class Acting:
     def __init__(self, algorithm: Algorithm[Any, Any], act: Callable[..., Tensor]):
         self._algorithm, self._act = algorithm, act
         device = algorithm.device
-        self._on_host = HostDraws(act) if device.type == "cpu" else None
+        self._otherwise = repeated(act, device)
         self._compiled = CompiledDraws(act, device) if algorithm.compiled and device.type == "cuda" else None
         self._graphed: GraphedStep[tuple[Any, ...], None, Tensor] | None = None
 
     def __call__(self, *tensors: Any, generator: torch.Generator) -> Tensor:
-        if self._on_host is not None:
-            return self._on_host(*tensors, generator=generator)
         if self._compiled is not None:
             before = self._compiled.seconds
             actions = self._compiled(*tensors, generator=generator)
             self._algorithm.compile_seconds += self._compiled.seconds - before
             return actions
         if self._algorithm.device.type != "cuda":
-            return self._act(*tensors, generator)
+            return self._otherwise(*tensors, generator=generator)
         if self._graphed is None:
             self._graphed = GraphedStep(lambda tensors, _: self._act(*tensors, generator), generator)
         return self._graphed(tensors, None)

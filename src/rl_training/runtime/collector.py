@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
-from rl_training.algorithms.steps import CompiledDraws, HostDraws
+from rl_training.algorithms.steps import CompiledDraws, repeated
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
@@ -149,7 +149,7 @@ class RolloutCollector(Collector):
         super().__init__(stepper, seed=seed, device=device, timer=timer)
         self.policy, self.buffer = policy, buffer
         self._compiled_act = CompiledDraws(self._act, device) if compiled and device.type != "cpu" else None
-        self._host_act = HostDraws(self._act) if device.type == "cpu" else None
+        self._repeated_act = repeated(self._act, device)
 
     def _act(self, obs: ObsTensor, random: RandomSource) -> Tensor:
         return self.policy.act(obs, generator=random)
@@ -161,7 +161,7 @@ class RolloutCollector(Collector):
         valid_steps = 0
         obs = obs_to_torch(self.stepper.obs, self.device)
         compiled = self._compiled_act
-        act = self._host_act or compiled or self.policy.act
+        act = compiled or self._repeated_act
         compiling = 0.0 if compiled is None else compiled.seconds
         while not buffer.full:
             begin = clock()

@@ -55,6 +55,18 @@ def make_batch(discrete: bool, seed: int) -> TransitionBatch:
     )
 
 
+def assert_same_updates(expected: Any, found: Any, *, discrete: bool, progress: list[float]) -> None:
+    """Two algorithms in the same state learn the same from the same batches, within rounding."""
+    for seed, share in enumerate(progress):
+        metrics = [algorithm.update(make_batch(discrete, seed), share) for algorithm in (expected, found)]
+        for name, value in metrics[0].items():
+            torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(found.priorities(), expected.priorities(), rtol=1e-3, atol=1e-5)
+    assert torch.equal(expected.generator.get_state(), found.generator.get_state()), "the same numbers were drawn"
+    for name, weights in expected.policy.state_dict().items():
+        torch.testing.assert_close(found.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+
+
 ACTING: list[tuple[type[Algorithm[Any, Any]], dict[str, Any]]] = [
     (DQN, {"epsilon": 0.5}),
     (DQN, {"epsilon": 0.0}),
@@ -102,15 +114,7 @@ RECORDED: list[tuple[type[Algorithm[Any, Any]], dict[str, Any]]] = [
 @pytest.mark.parametrize("kind, settings", RECORDED)
 def test_recorded_updates_are_the_same_within_rounding(kind: type[Algorithm[Any, Any]], settings: Any) -> None:
     recorded, written = off_policy(kind, False, **settings), as_written(off_policy(kind, False, **settings))
-    for seed in range(7):
-        batch = make_batch(issubclass(kind, DQN), seed)
-        metrics = [algorithm.update(batch, 0.1 * seed) for algorithm in (written, recorded)]
-        for name, value in metrics[0].items():
-            torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
-        torch.testing.assert_close(recorded.priorities(), written.priorities(), rtol=1e-3, atol=1e-5)
-    assert torch.equal(written.generator.get_state(), recorded.generator.get_state()), "the same numbers were drawn"
-    for name, weights in written.policy.state_dict().items():
-        torch.testing.assert_close(recorded.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+    assert_same_updates(written, recorded, discrete=issubclass(kind, DQN), progress=[0.1 * step for step in range(7)])
     assert all(function._program.repeatable for function in recorded._run_step._functions.values())
 
 
@@ -146,14 +150,7 @@ def test_a_step_that_asks_for_numbers_is_computed_as_it_is_written() -> None:
 def test_off_policy_updates_are_the_same_within_rounding(kind: type[Algorithm[Any, Any]], settings: Any) -> None:
     """Rainbow draws noise for its weights, TD3 has two kinds of steps."""
     plain, compiled = (off_policy(kind, flag, **settings) for flag in (False, True))
-    for seed in range(5):
-        metrics = [algorithm.update(make_batch(kind is Rainbow, seed), 0.0) for algorithm in (plain, compiled)]
-        for name, value in metrics[0].items():
-            torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
-        torch.testing.assert_close(compiled.priorities(), plain.priorities(), rtol=1e-3, atol=1e-5)
-    assert torch.equal(plain.generator.get_state(), compiled.generator.get_state()), "the same numbers were drawn"
-    for name, weights in plain.policy.state_dict().items():
-        torch.testing.assert_close(compiled.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+    assert_same_updates(plain, compiled, discrete=kind is Rainbow, progress=[0.0] * 5)
     assert compiled.compile_seconds > 0 and plain.compile_seconds == 0
 
 
