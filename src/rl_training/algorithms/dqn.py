@@ -230,13 +230,12 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         if interval > 0:
             self._move_target(now // interval - before // interval)
 
-    @torch.no_grad()
     def _move_target(self, times: int) -> None:
         """θ' ← τ θ + (1 − τ) θ', that many times at once."""
         if times == 0:
             return
         rate = 1.0 - (1.0 - self.config.tau) ** times
-        self._target_weights.lerp_(self.optimizer.weights, rate)
+        self._target_weights.follow(self.optimizer.flat, rate)
 
     def _compute_losses(self, batch: TransitionBatch, random: RandomSource) -> _Losses:
         match self.config.distribution:

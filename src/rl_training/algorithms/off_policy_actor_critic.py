@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from rl_training.algorithms.optimizers import Adam, FlatOptimizer
 from rl_training.algorithms.steps import Acting, step_runner
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.critics import CriticEnsemble
+from rl_training.policies.encoders import count_of
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.draws import RandomSource
@@ -105,6 +107,10 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
 
     def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
         return self._sample_actions(obs, generator=generator)
+
+    def _actions_shape(self, obs: Any) -> tuple[int, int]:
+        """(N, d) of the continuous actions for a batch of observations."""
+        return count_of(obs), math.prod(self.action_space.shape or ())
 
     def priorities(self) -> Tensor:
         return self._priorities

@@ -42,8 +42,8 @@ class FlatOptimizer(ABC):
     """What the optimiser remembers, by name; vectors as long as the weights, and counts ()."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, max_grad_norm: float | None = None):
-        self.parameters = list(parameters)
-        self.weights = as_one_vector(self.parameters)
+        self.flat = FlatParameters(parameters)
+        self.parameters, self.weights = self.flat.parts, self.flat.vector
         self.max_grad_norm = max_grad_norm
         # A tensor, because a recorded or compiled step would repeat a number for ever.
         self._rate = float(learning_rate)
@@ -159,9 +159,11 @@ class Adam(FlatOptimizer):
         self.count.add_(~bad)
         mean = self.mean + (1 - self.beta1) * (gradient - self.mean)
         square = self.BETA2 * self.square + (1 - self.BETA2) * gradient * gradient
-        size = self.learning_rate / (1 - self.beta1**self.count)
-        change = size * mean / (square.sqrt() / (1 - self.BETA2**self.count).sqrt() + self.eps)
-        self.weights.sub_(torch.where(bad, 0.0, change))
+        # Stacked, because a compiler for the CPU computes what is stacked once, and other scalars again for every few weights.
+        corrections = torch.stack([1 - self.beta1**self.count, (1 - self.BETA2**self.count).sqrt()])
+        of_mean, of_root = corrections.unbind()
+        change = self.learning_rate / of_mean * mean / (square.sqrt() / of_root + self.eps)
+        self.flat.sub_(torch.where(bad, 0.0, change))
         self.mean.copy_(torch.where(bad, self.mean, mean))
         self.square.copy_(torch.where(bad, self.square, square))
 
@@ -192,8 +194,41 @@ class RMSpropTF(FlatOptimizer):
         gradient = gradient / excess
         square = self.alpha * self.square + (1 - self.alpha) * gradient * gradient
         change = self.learning_rate * gradient / (square + self.eps).sqrt()
-        self.weights.sub_(torch.where(bad, 0.0, change))
+        self.flat.sub_(torch.where(bad, 0.0, change))
         self.square.copy_(torch.where(bad, self.square, square))
+
+
+class FlatParameters:
+    """Parameters as views of one vector (P,), so that one operation changes them all.
+
+    A compiler for the CPU is given them one by one: a vector that changes, and views of it beside it, it copies back and forth.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        self.parts = list(parameters)
+        self.vector = as_one_vector(self.parts)
+
+    @torch.no_grad()
+    def sub_(self, change: Tensor) -> None:
+        """Subtracts `change` (P,)."""
+        if not self._one_by_one:
+            self.vector.sub_(change)
+            return
+        for own, part in zip(self.parts, change.split([own.numel() for own in self.parts])):
+            own.sub_(part.view_as(own))
+
+    @torch.no_grad()
+    def follow(self, other: FlatParameters, rate: float) -> None:
+        """θ ← θ + rate · (θ' − θ)."""
+        if not self._one_by_one:
+            self.vector.lerp_(other.vector, rate)
+            return
+        for own, part in zip(self.parts, other.parts):
+            own.lerp_(part, rate)
+
+    @property
+    def _one_by_one(self) -> bool:
+        return torch.compiler.is_compiling() and self.vector.device.type == "cpu"
 
 
 def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -204,10 +239,10 @@ def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
     return weights
 
 
-def slow_copy(network: ModuleT) -> tuple[ModuleT, Tensor]:
-    """A copy without gradients, and its weights as one vector: `weights.lerp_(optimizer.weights, τ)` lets it follow."""
+def slow_copy(network: ModuleT) -> tuple[ModuleT, FlatParameters]:
+    """A copy without gradients, and its weights: `weights.follow(optimizer.flat, τ)` lets it follow."""
     copied = copy.deepcopy(network).requires_grad_(False)
-    return copied, as_one_vector(list(copied.parameters()))
+    return copied, FlatParameters(copied.parameters())
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

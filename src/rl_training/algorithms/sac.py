@@ -23,14 +23,13 @@ from rl_training.algorithms.off_policy_actor_critic import (
     regression_loss,
     with_actions,
 )
-from rl_training.algorithms.optimizers import FlatOptimizer, slow_copy
+from rl_training.algorithms.optimizers import FlatOptimizer, FlatParameters, slow_copy
 from rl_training.algorithms.steps import Acting
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import GaussianActor
 from rl_training.policies.critics import Members
-from rl_training.policies.encoders import count_of
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.draws import RandomSource, Tape, permutation
@@ -100,8 +99,8 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             return self.config.target_entropy
         return -float(math.prod(self.action_space.shape or ()))
 
-    def _make_targets(self) -> tuple[nn.Module | None, Tensor | None]:
-        """The critics' slow copy and its weights as one vector."""
+    def _make_targets(self) -> tuple[nn.Module | None, FlatParameters | None]:
+        """The critics' slow copy and its weights."""
         return slow_copy(self.policy.critics)
 
     @staticmethod
@@ -126,9 +125,8 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
         correlation = self.config.noise_correlation
         if correlation == 0:
             return super().explore(obs, generator=generator, progress=progress)
-        like = torch.empty((count_of(obs), math.prod(self.action_space.shape or ())), device=self.device)
         # Once an episode is under way, of variance 1, as the policy's own noise.
-        noise = self.noise.sample(like, math.sqrt(1.0 - correlation**2), generator)
+        noise = self.noise.sample(self._actions_shape(obs), math.sqrt(1.0 - correlation**2), generator)
         return self._act_with_noise(obs, noise, generator=generator)
 
     def observe(self, obs: Any, ended: Tensor) -> None:
@@ -176,7 +174,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
 
     def _move_targets(self, acted: bool) -> None:
         if self._target_weights is not None:
-            self._target_weights.lerp_(self.critic_optimizer.weights, self.config.tau)
+            self._target_weights.follow(self.critic_optimizer.flat, self.config.tau)
 
     def state_dict(self) -> dict[str, Any]:
         state = {**super().state_dict(), "temperature": self.temperature.state_dict()}

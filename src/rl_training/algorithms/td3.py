@@ -22,6 +22,7 @@ from rl_training.algorithms.off_policy_actor_critic import (
     with_actions,
 )
 from rl_training.algorithms.optimizers import slow_copy
+from rl_training.algorithms.steps import Acting
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import DeterministicActor
@@ -73,6 +74,9 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         self.target_critics, self._target_critic_weights = slow_copy(self.policy.critics)
         theta = self.config.noise_theta if self.config.action_noise == "ornstein_uhlenbeck" else 1.0
         self.noise = ActionNoise(theta)
+        self._act_with_noise = Acting(
+            self, lambda obs, noise, random: (self.policy.act(obs, generator=random) + noise).clamp(-1.0, 1.0)
+        )
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
@@ -87,9 +91,9 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         return {"actor": self.target_actor, "critics": self.target_critics}
 
     def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        actions = self._sample_actions(obs, generator=generator)
         scale = schedule_value(self.config.exploration_noise, progress)
-        return (actions + self.noise.sample(actions, scale, generator)).clamp_(-1.0, 1.0)
+        noise = self.noise.sample(self._actions_shape(obs), scale, generator)
+        return self._act_with_noise(obs, noise, generator=generator)
 
     def observe(self, obs: Any, ended: Tensor) -> None:
         super().observe(obs, ended)
@@ -118,8 +122,8 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
 
     def _move_targets(self, acted: bool) -> None:
         if acted:
-            self._target_actor_weights.lerp_(self.actor_optimizer.weights, self.config.tau)
-            self._target_critic_weights.lerp_(self.critic_optimizer.weights, self.config.tau)
+            self._target_actor_weights.follow(self.actor_optimizer.flat, self.config.tau)
+            self._target_critic_weights.follow(self.critic_optimizer.flat, self.config.tau)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "noise": self.noise.state_dict()}

@@ -18,11 +18,11 @@ class ActionNoise:
         self.theta = theta
         self._state: Tensor | None = None
 
-    def sample(self, actions: Tensor, scale: float, generator: torch.Generator | None) -> Tensor:
-        """The next noise for a batch of actions (N, d)."""
-        noise = scale * torch.randn(actions.shape, generator=generator, device=actions.device)
+    def sample(self, shape: tuple[int, int], scale: float, generator: torch.Generator) -> Tensor:
+        """The next noise for a batch of actions of this shape, (N, d)."""
+        noise = torch.randn(shape, generator=generator, device=generator.device).mul_(scale)
         if self.theta < 1.0:
-            if self._state is not None and self._state.shape == actions.shape:
+            if self._state is not None and self._state.shape == shape:
                 noise += (1.0 - self.theta) * self._state.to(noise.device)  # a loaded one comes from the CPU
             self._state = noise.clone()
         return noise

@@ -27,7 +27,7 @@ from helpers.actor_critics import (
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.off_policy_actor_critic import regression_loss
-from rl_training.algorithms.optimizers import flat, slow_copy
+from rl_training.algorithms.optimizers import FlatParameters, slow_copy
 from rl_training.algorithms.sac import SAC, SACConfig, soft_target
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.policies.config import PolicyConfig
@@ -77,8 +77,9 @@ class TestPureFunctions:
         online = torch.nn.Linear(1, 1)
         set_bias(online, [1.0])
         copied, weights = slow_copy(online)
+        followed = FlatParameters(online.parameters())
         set_bias(online, [5.0])
-        weights.lerp_(flat(online.parameters()).detach(), 0.25)
+        weights.follow(followed, 0.25)
         assert copied.bias.item() == 2.0 and online.bias.item() == 5.0
         assert not any(parameter.requires_grad for parameter in copied.parameters())
 
