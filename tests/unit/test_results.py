@@ -79,6 +79,7 @@ TARGETS = {
     "a2c/mountaincar": -140,
     "a2c/lunarlander": 50,  # weak: it lands in some episodes only; a random policy gets -180
     "discrete_sac/acrobot": -80,
+    "discrete_sac/mountaincar": -110,
     "ppo/mountaincar": -115,
     "ppo/lunarlander": 200,
     **{f"{algo}/pendulum": -200 for algo in ("crossq", "redq", "droq", "td3", "sac", "tqc", "ddpg")},

@@ -35,7 +35,7 @@ def test_every_algorithm_has_a_preset_for_each_task_it_fits():
         if space in load(algo).action_spaces
         for task in tasks
     }
-    assert fitting - set(preset_names()) == {"discrete_sac/mountaincar"}, "and docs/zoo.md says so"
+    assert fitting <= set(preset_names())
 
 
 def test_the_light_reading_of_presets_agrees_with_the_full_one():
