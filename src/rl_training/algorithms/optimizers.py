@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -206,7 +206,9 @@ class FlatParameters:
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
         self.parts = list(parameters)
-        self.vector = as_one_vector(self.parts)
+        self.vector = flat([own.detach() for own in self.parts])
+        for own, part in zip(self.parts, self._split(self.vector)):
+            own.data = part
 
     @torch.no_grad()
     def sub_(self, change: Tensor) -> None:
@@ -214,8 +216,8 @@ class FlatParameters:
         if not self._one_by_one:
             self.vector.sub_(change)
             return
-        for own, part in zip(self.parts, change.split([own.numel() for own in self.parts])):
-            own.sub_(part.view_as(own))
+        for own, part in zip(self.parts, self._split(change)):
+            own.sub_(part)
 
     @torch.no_grad()
     def follow(self, other: FlatParameters, rate: float) -> None:
@@ -226,17 +228,14 @@ class FlatParameters:
         for own, part in zip(self.parts, other.parts):
             own.lerp_(part, rate)
 
+    def _split(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a vector (P,) in the shapes of the parameters."""
+        parts = vector.split([own.numel() for own in self.parts])
+        return [part.view_as(own) for own, part in zip(self.parts, parts)]
+
     @property
     def _one_by_one(self) -> bool:
         return torch.compiler.is_compiling() and self.vector.device.type == "cpu"
-
-
-def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Makes the parameters views of one vector (P,), and returns it."""
-    weights = flat([parameter.detach() for parameter in parameters])
-    for parameter, part in zip(parameters, weights.split([parameter.numel() for parameter in parameters])):
-        parameter.data = part.view_as(parameter)
-    return weights
 
 
 def slow_copy(network: ModuleT) -> tuple[ModuleT, FlatParameters]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer, RMSpropTF, StepReport
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer, FlatParameters, RMSpropTF, StepReport
 from rl_training.utils.errors import NonFiniteError
 from rl_training.utils.trees import differing_paths
 
@@ -154,6 +154,22 @@ def test_parameters_are_views_of_one_vector_and_stay_so_when_weights_are_loaded(
     assert optimizer.weights.tolist() == [7.0] * 6 + [0.0] * 3
     optimizer.step(module.weight.sum(), {})
     assert (module.weight < 7.0).all() and module.bias.tolist() == [0.0] * 3, "a parameter without gradient stays"
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+def test_flat_parameters_change_alike_whole_and_one_by_one(compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compiler for the CPU is given them."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    own, other = torch.nn.Linear(1, 2), torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        for parameter, values in ((own.weight, [[1.0], [2.0]]), (own.bias, [3.0, 4.0])):
+            parameter.copy_(torch.tensor(values))
+    flat, followed = FlatParameters(own.parameters()), FlatParameters(other.parameters())
+    followed.vector.zero_()
+    flat.sub_(torch.tensor([0.0, 4.0, 5.0, -2.0]))
+    assert own.weight.tolist() == [[1.0], [-2.0]] and own.bias.tolist() == [-2.0, 6.0]
+    flat.follow(followed, 0.5)
+    assert flat.vector.tolist() == [0.5, -1.0, -1.0, 3.0] and followed.vector.tolist() == [0.0] * 4
 
 
 def rmsprop_steps(optimizer: RMSpropTF, *gradients: list[float]) -> None:
