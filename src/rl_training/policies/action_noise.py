@@ -20,7 +20,7 @@ class ActionNoise:
 
     def sample(self, shape: tuple[int, int], scale: float, generator: torch.Generator) -> Tensor:
         """The next noise for a batch of actions of this shape, (N, d)."""
-        noise = torch.randn(shape, generator=generator, device=generator.device).mul_(scale)
+        noise = torch.normal(0.0, scale, shape, generator=generator, device=generator.device)
         if self.theta < 1.0:
             if self._state is not None and self._state.shape == shape:
                 noise += (1.0 - self.theta) * self._state.to(noise.device)  # a loaded one comes from the CPU
