@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -207,7 +207,7 @@ class FlatParameters:
     def __init__(self, parameters: Iterable[nn.Parameter]):
         self.parts = list(parameters)
         self.vector = flat([own.detach() for own in self.parts])
-        for own, part in zip(self.parts, self._split(self.vector)):
+        for own, part in zip(self.parts, split_as(self.parts, self.vector)):
             own.data = part
 
     @torch.no_grad()
@@ -216,7 +216,7 @@ class FlatParameters:
         if not self._one_by_one:
             self.vector.sub_(change)
             return
-        for own, part in zip(self.parts, self._split(change)):
+        for own, part in zip(self.parts, split_as(self.parts, change)):
             own.sub_(part)
 
     @torch.no_grad()
@@ -227,11 +227,6 @@ class FlatParameters:
             return
         for own, part in zip(self.parts, other.parts):
             own.lerp_(part, rate)
-
-    def _split(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a vector (P,) in the shapes of the parameters."""
-        parts = vector.split([own.numel() for own in self.parts])
-        return [part.view_as(own) for own, part in zip(self.parts, parts)]
 
     @property
     def _one_by_one(self) -> bool:
@@ -247,3 +242,9 @@ def slow_copy(network: ModuleT) -> tuple[ModuleT, FlatParameters]:
 def flat(tensors: Iterable[Tensor]) -> Tensor:
     """All elements one after the other, (P,)."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def split_as(tensors: Sequence[Tensor], vector: Tensor) -> list[Tensor]:
+    """The way back from `flat`: the parts of a vector (P,) in the shapes of the tensors."""
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors)]

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, RolloutConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer, flat
+from rl_training.algorithms.optimizers import Adam, FlatOptimizer, flat, split_as
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.distributions import Distribution
@@ -252,17 +252,15 @@ class _Actor(nn.Module):
 
     def at(self, vector: Tensor, obs: Observation) -> Distribution:
         """The action distribution that the weights `vector` (P,) would give."""
-        distribution: Distribution = functional_call(self, dict(zip(self._names, self._split(vector))), (obs,))
+        distribution: Distribution = functional_call(
+            self, dict(zip(self._names, split_as(self.weights, vector))), (obs,)
+        )
         return distribution
 
     @torch.no_grad()
     def load(self, vector: Tensor) -> None:
         """Makes `vector` (P,) the weights of the policy."""
-        torch._foreach_copy_(self.weights, self._split(vector))
-
-    def _split(self, vector: Tensor) -> list[Tensor]:
-        parts = vector.split([weight.numel() for weight in self.weights])
-        return [part.view_as(weight) for part, weight in zip(parts, self.weights)]
+        torch._foreach_copy_(self.weights, split_as(self.weights, vector))
 
 
 def _first_rows(obs: Observation, count: int) -> Observation:
