@@ -99,12 +99,18 @@ def test_second_ctrl_c_leaves_at_once(tmp_path):
         PYTHONPATH=str(tmp_path),
         MARKER=str(marker),
     )
-    for _ in range(2):
-        while not marker.exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
-        marker.unlink()
-        process.send_signal(signal.SIGINT)
+
+    def wait_for_steps(count):
+        for _ in range(count):
+            marker.unlink(missing_ok=True)
+            while not marker.exists():
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+
+    wait_for_steps(1)
+    process.send_signal(signal.SIGINT)
+    wait_for_steps(2)  # a whole step later it has been answered; two signals that wait for an answer would be one
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "stopped at once" in err
