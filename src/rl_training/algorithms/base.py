@@ -148,7 +148,7 @@ class MetricMeans:
     def add(self, report: StepReport) -> None:
         self._names = report.names
         # Never the report's own tensor: a recorded step overwrites it.
-        self._sum = report.values.clone() if self._sum is None else self._sum + report.values
+        self._sum = report.values.clone() if self._sum is None else self._sum.add_(report.values)
         self._count += 1
 
     def means(self) -> Metrics:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.algorithms.steps import in_precision, precision_of, repeated, step_runner
+from rl_training.algorithms.steps import computed, in_precision, precision_of, repeated, step_runner
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.policies.actor_critic import ActorCritic
@@ -60,7 +60,8 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._running_returns: Tensor | None = None
-        self._judged = repeated(self._judge, self.device)
+        self._judged = computed(self, self._judge) if self.compiled else repeated(self._judge, self.device)
+        self._valued = computed(self, self._value)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
@@ -121,7 +122,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
             logprobs, values = self._judged(flat_obs, rollout.actions.flatten(0, 1), generator=self.generator)
             rollout.logprobs = logprobs.view(shape)
         else:
-            values = self.policy.value(flat_obs)
+            values = self._valued(flat_obs, generator=self.generator)
         rollout.values = values.view(shape)
         final = rollout.final_obs()
         if final is not None:
@@ -137,6 +138,9 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         with precision_of(self):
             distribution, values = self.policy(obs)
         return distribution.log_prob(actions), values
+
+    def _value(self, obs: Any, random: RandomSource) -> Tensor:
+        return self.policy.value(obs)
 
     def _postprocess_batch(self, rollout: RolloutBuffer) -> None:
         """Updates the observation statistics only now: during a rollout and its update they must not move, or the ratio

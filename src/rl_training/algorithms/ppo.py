@@ -133,7 +133,8 @@ class PPO(OneLossAlgorithm[PPOConfig]):
             for minibatch in rollout.minibatches(config.num_minibatches, self.generator):
                 report = self._learn(minibatch, usual_size)
                 means.add(report)
-                epoch_means.add(report)
+                if config.target_kl is not None:
+                    epoch_means.add(report)
             epochs += 1
             # The only read of a device value inside the update, and only for those who ask for it.
             if config.target_kl is not None and float(epoch_means.means()["approx_kl"]) > config.target_kl:

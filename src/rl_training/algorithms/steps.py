@@ -194,9 +194,30 @@ class HostDraws(Generic[OutputT]):
 
 def repeated(function: Callable[..., OutputT], device: torch.device) -> Callable[..., OutputT]:
     """A function of tensors and random numbers, to be called with `generator=`: recorded and repeated on a CPU, else as it is."""
-    if device.type == "cpu":
-        return HostDraws(function)
+    return HostDraws(function) if device.type == "cpu" else _as_written(function)
+
+
+def computed(algorithm: Algorithm[Any, Any], function: Callable[..., OutputT]) -> Callable[..., OutputT]:
+    """The same for large batches of one shape: compiled if the algorithm is and the device is a CPU, else as it is."""
+    on_cpu = algorithm.device.type == "cpu"
+    return _counted(algorithm, function) if algorithm.compiled and on_cpu else _as_written(function)
+
+
+def _as_written(function: Callable[..., OutputT]) -> Callable[..., OutputT]:
     return lambda *args, generator: function(*args, generator)
+
+
+def _counted(algorithm: Algorithm[Any, Any], function: Callable[..., OutputT]) -> Callable[..., OutputT]:
+    """A compiled function; how long compiling took is added to the algorithm's own."""
+    compiled = CompiledDraws(function, algorithm.device)
+
+    def run(*args: Any, generator: torch.Generator) -> OutputT:
+        before = compiled.seconds
+        outputs = compiled(*args, generator=generator)
+        algorithm.compile_seconds += compiled.seconds - before
+        return outputs
+
+    return run
 
 
 def _draws_of(function: Callable[..., Any], args: tuple[Any, ...], device: torch.device) -> list[Draw]:
@@ -252,15 +273,12 @@ class Acting:
         self._algorithm, self._act = algorithm, act
         device = algorithm.device
         self._otherwise = repeated(act, device)
-        self._compiled = CompiledDraws(act, device) if algorithm.compiled and device.type == "cuda" else None
+        self._compiled = _counted(algorithm, act) if algorithm.compiled and device.type == "cuda" else None
         self._graphed: GraphedStep[tuple[Any, ...], None, Tensor] | None = None
 
     def __call__(self, *tensors: Any, generator: torch.Generator) -> Tensor:
         if self._compiled is not None:
-            before = self._compiled.seconds
-            actions = self._compiled(*tensors, generator=generator)
-            self._algorithm.compile_seconds += self._compiled.seconds - before
-            return actions
+            return self._compiled(*tensors, generator=generator)
         if self._algorithm.device.type != "cuda":
             return self._otherwise(*tensors, generator=generator)
         if self._graphed is None:

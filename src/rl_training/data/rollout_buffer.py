@@ -248,17 +248,16 @@ class RolloutBuffer:
         count_valid = self.num_steps * self.num_envs if valid is None else len(valid)
         order = torch.randperm(count_valid, generator=generator, device=generator.device).to(self.device)
         indices = order if valid is None else valid[order]
-        flat = self.flat_obs()
-        obs = _rows(flat, indices)
-        columns = [
-            tensor.flatten(0, 1)[indices]
+        bounds = [part * count_valid // count for part in range(count + 1)]
+        sizes = [stop - start for start, stop in pairwise(bounds)]
+        obs = _cut(self.flat_obs(), indices, sizes)
+        columns = (
+            _cut(tensor.flatten(0, 1), indices, sizes)
             for tensor in (self.actions, self.logprobs, self.values, self.advantages, self.returns)
-        ]
-        total = len(indices)
-        bounds = [part * total // count for part in range(count + 1)]
-        for start, stop in pairwise(bounds):
-            if stop > start:
-                yield RolloutMinibatch(_slice(obs, start, stop), *(column[start:stop] for column in columns))
+        )
+        for size, *parts in zip(sizes, obs, *columns):
+            if size > 0:
+                yield RolloutMinibatch(*parts)
 
 
 _COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "valid")
@@ -283,7 +282,9 @@ def _rows(obs: ObsTensor, indices: Tensor) -> ObsTensor:
     return obs[indices]
 
 
-def _slice(obs: ObsTensor, start: int, stop: int) -> ObsTensor:
-    if isinstance(obs, dict):
-        return {key: value[start:stop] for key, value in obs.items()}
-    return obs[start:stop]
+def _cut(rows: Any, indices: Tensor, sizes: list[int]) -> Sequence[Any]:
+    """The rows at the indices, or those of each key, in parts of these sizes."""
+    if isinstance(rows, dict):
+        parts = [_cut(value, indices, sizes) for value in rows.values()]
+        return [dict(zip(rows, part)) for part in zip(*parts)]
+    return rows.index_select(0, indices).split(sizes)

@@ -28,6 +28,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.utils.errors import AxiomError, LearnerError
+from rl_training.utils.spaces import Array
 
 AnyAlgorithm = Algorithm[Any, RolloutBuffer]
 
@@ -54,9 +55,10 @@ class Learner:
     """Lets the twin of an algorithm learn, and brings the algorithm up to date with it."""
 
     def __init__(self, algorithm: AnyAlgorithm, twin: Twin):
-        self._algorithm, self._twin = algorithm, twin
+        self._algorithm, self._twin, self._weights = algorithm, twin, _weights(algorithm)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._outbox = Queue[Any]()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -66,41 +68,46 @@ class Learner:
         # end of the process, however this one ends.
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
         self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
-        self._connection = ours
+        self._connection, self._outbox = ours, Queue()
         theirs.close()
+        # Sent by a thread: if both processes were sending, and neither reading, both would wait for ever. Here and not there,
+        # because this process has the time for it.
+        sender = Thread(target=_send_all, args=(self._outbox, ours), daemon=True)
+        sender.start()
         try:
-            self._send((self._twin, torch.get_num_threads()), _arrays(_state(self._algorithm)))
+            self._introduce(ours)
             yield
         finally:
             self._connection = None
-            ours.close()
             self._process.kill()  # it has nothing of its own, and may be in an update that nobody waits for
             self._process.wait()
+            self._outbox.put(None)
+            sender.join()
+            ours.close()
+
+    def _introduce(self, connection: Connection) -> None:
+        try:
+            connection.send((self._twin, torch.get_num_threads(), self._weights, _arrays(self._algorithm.state_dict())))
+        except ConnectionError:
+            raise self._death() from None
 
     def begin(self, rollout: RolloutBuffer, progress: float) -> None:
         """Starts an update from a complete rollout, which may be overwritten afterwards. Updates queue up behind each other."""
-        self._send(_arrays(rollout.state_dict()), progress)
+        self._outbox.put((_arrays(rollout.state_dict()), progress))
 
     def finish(self) -> Learned:
         """Waits for the oldest update that was begun. From now on the algorithm is as it is after it."""
         assert self._connection is not None, "running() comes first"
         try:
             answer = self._connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionError):
             raise self._death() from None
         if isinstance(answer, BaseException):
             raise answer
-        state, metrics, seconds, compile_seconds = answer
-        _load(self._algorithm, _tensors(state))
+        weights, state, metrics, seconds, compile_seconds = answer
+        _copy(weights, self._weights)
+        self._algorithm.load_state_dict(_tensors(state))
         return Learned(_tensors(metrics), seconds, compile_seconds)
-
-    def _send(self, *parts: Any) -> None:
-        assert self._connection is not None, "running() comes first"
-        try:
-            for part in parts:
-                self._connection.send(part)
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._death() from None
 
     def _death(self) -> LearnerError:
         assert self._process is not None
@@ -116,12 +123,10 @@ def serve(descriptor: int) -> None:
     """The other process: makes the twin, then learns from each rollout that comes until none can come any more."""
     for stop in (signal.SIGINT, signal.SIGTERM):  # for the main process, which may want one more update before it saves
         signal.signal(stop, signal.SIG_IGN)
-    connection, received = Connection(descriptor), Queue[Any]()
-    # Read by a thread: if both processes were sending, and neither reading, both would wait for ever.
-    Thread(target=_receive, args=(connection, received), daemon=True).start()
+    connection = Connection(descriptor)
     with suppress(EOFError, ConnectionError):  # the main process has ended
         try:
-            _learn_from(received, connection)
+            _learn_from(connection)
         except (EOFError, ConnectionError):
             raise
         except Exception as error:  # raised again in the main process, where it says where it comes from
@@ -129,49 +134,40 @@ def serve(descriptor: int) -> None:
                 error.add_note("In the process that learns:\n" + traceback.format_exc())
             connection.send(error)
             while True:  # until it was read: the main process may be sending, and would find a broken pipe instead
-                _next(received)
+                connection.recv_bytes()
 
 
-def _learn_from(received: Queue[Any], connection: Connection) -> None:
-    twin, threads = _next(received)
+def _learn_from(connection: Connection) -> None:
+    twin, threads, weights, state = connection.recv()
     torch.set_num_threads(threads)
     algorithm, buffer = twin.make_algorithm(), twin.make_buffer()
-    _load(algorithm, _tensors(_next(received)))
+    _copy(weights, own_weights := _weights(algorithm))
+    algorithm.load_state_dict(_tensors(state))
     while True:
-        buffer.load_state_dict(_tensors(_next(received)))
-        progress = _next(received)
+        rollout, progress = connection.recv()
+        buffer.load_state_dict(_tensors(rollout))
         compiled, begin = algorithm.compile_seconds, time.perf_counter()
         metrics = algorithm.update(buffer, progress)
         compiling = algorithm.compile_seconds - compiled
         seconds = time.perf_counter() - begin - compiling
-        connection.send((_arrays(_state(algorithm)), _arrays(metrics), seconds, compiling))
+        connection.send((own_weights, _arrays(algorithm.state_dict()), _arrays(metrics), seconds, compiling))
 
 
-def _receive(connection: Connection, received: Queue[Any]) -> None:
-    """Passes on what comes, or why it could not be read, until the end of the pipe."""
-    message: Any = None
-    while not isinstance(message, EOFError | ConnectionError):
-        try:
-            message = connection.recv()
-        except Exception as error:  # the end of the pipe, or a class that cannot be imported here
-            message = error
-        received.put(message)
+def _send_all(outbox: Queue[Any], connection: Connection) -> None:
+    """Sends what is put into the outbox, until None is. The end of the pipe is left to whoever reads from it to report."""
+    with suppress(ConnectionError):
+        while (message := outbox.get()) is not None:
+            connection.send(message)
 
 
-def _next(received: Queue[Any]) -> Any:
-    message = received.get()
-    if isinstance(message, Exception):
-        raise message
-    return message
+def _weights(algorithm: AnyAlgorithm) -> list[Array]:
+    """All that the policy knows, as the memory itself, which every update changes in place."""
+    return [tensor.detach().numpy() for tensor in (*algorithm.policy.parameters(), *algorithm.policy.buffers())]
 
 
-def _state(algorithm: AnyAlgorithm) -> dict[str, Any]:
-    return {"policy": dict(algorithm.policy.state_dict()), "algorithm": algorithm.state_dict()}
-
-
-def _load(algorithm: AnyAlgorithm, state: Mapping[str, Any]) -> None:
-    algorithm.policy.load_state_dict(state["policy"])
-    algorithm.load_state_dict(state["algorithm"])
+def _copy(arrays: list[Array], to: list[Array]) -> None:
+    for array, own in zip(arrays, to, strict=True):
+        np.copyto(own, array)
 
 
 def _arrays(tree: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from operator import index
 from typing import Any
 
@@ -125,16 +125,6 @@ class BaseTrainer(ABC):
         for callback in self.callbacks:
             callback.on_metrics(self, metrics)
 
-    @contextmanager
-    def _learning(self, algorithm: Algorithm[Any, Any]) -> Iterator[None]:
-        """Times an update; what it spent on compiling is kept apart."""
-        compiled = algorithm.compile_seconds
-        with self.timer.stage("learn"):
-            yield
-        if algorithm.compile_seconds > compiled:
-            self.timer.add("compile", algorithm.compile_seconds - compiled)
-            self.timer.add("learn", compiled - algorithm.compile_seconds)
-
     def _notify(self, event: str) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self)
@@ -224,7 +214,7 @@ class OnPolicyTrainer(CollectingTrainer):
             return self._iterate_overlapped(self._overlap)
         rollout, steps = self.collector.collect()
         if steps:  # none, if every environment was only reset
-            with self._learning(self.algorithm):
+            with self.timer.stage("learn", self.algorithm):
                 self.metrics = self.algorithm.update(rollout, self.progress)
         return steps
 
@@ -288,7 +278,7 @@ class OffPolicyTrainer(CollectingTrainer):
     def _learn(self) -> None:
         """The updates that are due."""
         if self._due:
-            with self._learning(self.algorithm):
+            with self.timer.stage("learn", self.algorithm):
                 self._update(self._due)
             self._due = 0
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-from multiprocessing import Pipe
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ from rl_training import A2C, PPO
 from rl_training.experiment import registry
 from rl_training.experiment.build import complete_config
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime import learner
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.errors import ConfigError, LearnerError, NonFiniteError
 from rl_training.utils.trees import differing_paths
@@ -244,21 +241,20 @@ def test_a_learner_that_dies_is_named() -> None:
 def test_an_error_of_the_algorithm_says_where_it_comes_from() -> None:
     class Spoils(Callback):
         def on_iteration_end(self, trainer: Any) -> None:
-            trainer._overlap._learner._send("no rollout", 0.0)
+            trainer._overlap._learner._outbox.put(("no rollout", 0.0))
 
     with pytest.raises(TypeError) as caught:
         make_agent().learn(total_timesteps=2_000, callbacks=[Spoils()])
     assert "In the process that learns" in caught.value.__notes__[0] and "load_state_dict" in caught.value.__notes__[0]
 
 
-def test_a_message_that_cannot_be_read_does_not_hide_the_end_of_the_pipe() -> None:
-    ours, theirs = Pipe()
-    ours.send_bytes(b"cno_such_module\nThing\n.")
-    ours.close()
-    received = Queue[Any]()
-    learner._receive(theirs, received)
-    assert [type(received.get_nowait()) for _ in range(2)] == [ModuleNotFoundError, EOFError]
-    assert received.empty()
+def test_a_message_that_cannot_be_read_is_an_error_too() -> None:
+    class Spoils(Callback):
+        def on_iteration_end(self, trainer: Any) -> None:
+            trainer._overlap._learner._connection.send_bytes(b"cno_such_module\nThing\n.")
+
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        make_agent().learn(total_timesteps=2_000, callbacks=[Spoils()])
 
 
 def test_an_algorithm_of_the_users_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
