@@ -60,8 +60,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._running_returns: Tensor | None = None
-        self._judged = computed(self, self._judge) if self.compiled else repeated(self._judge, self.device)
-        self._valued = computed(self, self._value)
+        self._judged, self._valued = repeated(self._judge, self.device), computed(self, self._value)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
