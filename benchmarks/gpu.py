@@ -1,7 +1,7 @@
-"""Measures AxiomRL on a GPU through its ordinary API: python -m benchmarks.gpu [--output FILE] [CASE ...].
+"""Measures AxiomRL on a GPU through its ordinary API: python -m benchmarks.gpu [--rounds R] [--output FILE] [CASE ...].
 
-Rates are of steady training: warm-up, in which graphs are recorded, is left out. Metrics files, episode statistics
-and console lines are on, as a user has them.
+Rates are of steady training: warm-up, in which graphs are recorded, is left out. A case's rate is the median of its rounds.
+Metrics files, episode statistics and console lines are on, as a user has them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -111,23 +112,35 @@ CASES: Mapping[str, Callable[[], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of: {', '.join(CASES)} (all)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each case, all cases in turn (3)")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
-    for name in options.cases or CASES:
-        record = {
-            "at_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": f"python -m benchmarks.gpu {name}",
-            "versions": versions(),
-            "system": system_info("cuda"),
-            **CASES[name](),
-        }
-        print(name, json.dumps({key: record[key] for key in ("steps_per_second", "shares", "runs") if key in record}))
-        records = json.loads(options.output.read_text()) if options.output.exists() else {}
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps({**records, name: record}, indent=1, sort_keys=True) + "\n")
+    names, taken = options.cases or list(CASES), dict[str, list[dict[str, Any]]]()
+    for _ in range(options.rounds):
+        for name in names:
+            found = CASES[name]()
+            taken.setdefault(name, []).append(found)
+            print(name, json.dumps(found), flush=True)
+            _store(options.output, name, taken[name], f"python -m benchmarks.gpu --rounds {options.rounds} {name}")
+
+
+def _store(path: Path, name: str, taken: list[dict[str, Any]], command: str) -> None:
+    """Writes a case's rounds into the file: the one of the median rate, and all rates."""
+    rates = [found["steps_per_second"] for found in taken]
+    record = {
+        "at_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "versions": versions(),
+        "system": system_info("cuda"),
+        **taken[rates.index(median_low(rates))],
+        "rounds": rates,
+    }
+    records = json.loads(path.read_text()) if path.exists() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**records, name: record}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,13 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "performance"
 PAGE = ROOT / "docs" / "performance.md"
 MEMORY_UNIT = "bytes/step"
+GPU_LEARNING = {
+    "sac-halfcheetah": ("sac_pendulum", "sac_halfcheetah"),
+    "sac-halfcheetah-overlap": ("controls/sac_pendulum_overlapped",),
+    "td3-halfcheetah": ("td3_pendulum", "td3_halfcheetah"),
+    "td3-halfcheetah-overlap": ("controls/td3_pendulum_overlapped",),
+}
+"""Results of the same code on such a GPU, beside its speed."""
 
 
 def read(name: str, folder: Path = FOLDER) -> dict[str, Any]:
@@ -50,15 +57,23 @@ def _ratio(spread: dict[str, float] | None) -> str:
 
 
 def gpu_table(records: dict[str, Any]) -> list[str]:
-    lines = ["| case | steps/s | learning | command |", "|---|---|---|---|"]
+    lines = ["| case | steps/s, median and range | rounds | learning | command |", "|---|---|---|---|---|"]
     for case, record in records.items():
         runs = record.get("runs", [])
-        learned = "–"
+        learned = "; ".join(map(_measured, GPU_LEARNING.get(case, ()))) or "–"
         if runs:
             scores, seconds = [run["mean"] for run in runs], [run["seconds"] for run in runs]
             learned = f"{len(runs)} seeds: {min(scores):.1f} to {max(scores):.1f} after {min(seconds):.1f} to {max(seconds):.1f} s"
-        lines.append(f"| {case} | {record['steps_per_second']:,.0f} | {learned} | `{record['command']}` |")
+        rates = record["rounds"]
+        rate = f"{record['steps_per_second']:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+        lines.append(f"| {case} | {rate} | {len(rates)} | {learned} | `{record['command']}` |")
     return lines
+
+
+def _measured(name: str) -> str:
+    """What a result file says in short."""
+    record = read(f"{name}.json", FOLDER.parent)
+    return f"{record['preset']}, {len(record['runs'])} seeds: {record['last_mean']:,.1f}"
 
 
 def growth_table(record: dict[str, Any]) -> list[str]:

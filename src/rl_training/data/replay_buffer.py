@@ -40,7 +40,7 @@ class TransitionBatch:
 
     def to(self, device: torch.device) -> TransitionBatch:
         """The batch on another device, its indices excepted."""
-        if self.rewards.device == device:
+        if self.rewards.device.type == device.type:  # `cuda` and `cuda:0` are the same device, and not equal
             return self
         parts = {
             "actions": self.actions,

@@ -621,3 +621,12 @@ def test_tensors_of_several_dtypes_are_moved_unchanged() -> None:
     assert moved.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert moved[name].dtype == tensor.dtype and torch.equal(moved[name], tensor), name
+
+
+def test_a_batch_stays_on_a_device_with_another_name() -> None:
+    """A tensor on `cuda` says that it is on `cuda:0`, and the two are not equal."""
+    there = torch.zeros(3, device="meta")
+    batch = TransitionBatch(there, there, there, there, there, there, indices=torch.arange(3))
+    other = torch.device("meta", 0)
+    assert there.device != other
+    assert batch.to(other) is batch
