@@ -19,6 +19,9 @@ from rl_training.experiment.conformance import check_algorithm
 from rl_training.experiment.conformance_bench import ConformanceError
 from rl_training.utils.errors import UserError
 
+ON_A_GPU = ("same_seed", "save_load", "split_run", "state_tree", "evaluation")
+"""What a device could change."""
+
 BROKEN_STEPS = 60
 """Enough for six iterations of A2C with two environments."""
 
@@ -34,6 +37,15 @@ def test_every_algorithm_conforms(algo: str) -> None:
     assert {f"observation_space:{name}" for name in declared.observation_spaces} <= names
     assert {f"action_space:{name}" for name in declared.action_spaces} <= names
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("algo", registry.algorithm_ids())
+def test_every_algorithm_conforms_on_a_gpu(algo: str) -> None:
+    check_algorithm(algo, device="cuda", only=ON_A_GPU).raise_if_failed()
+    if registry.algorithm_info(algo).trainer == "off_policy":
+        replay = {"replay_storage": "device"}
+        check_algorithm(algo, device="cuda", only=ON_A_GPU, hyperparams=replay).raise_if_failed()
 
 
 class UnseededNoise(A2C):

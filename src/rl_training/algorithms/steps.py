@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -286,6 +286,21 @@ class Acting:
         return self._graphed(tensors, None)
 
 
+def recorded_graph(
+    run: Callable[[], OutputT], generators: Sequence[torch.Generator], stream: torch.cuda.Stream
+) -> tuple[torch.cuda.CUDAGraph, OutputT]:
+    """What `run` does on the GPU, noted down and not played, and where a replay will put its results."""
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        outputs = run()
+    # Recording sets the generators' counters on the GPU to 0, in its own stream: that must be over before a replay sets them.
+    torch.cuda.synchronize()
+    return graph, outputs
+
+
 class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):
     """Runs a step and, after a few calls of a variant, replays its recording as a CUDA graph.
 
@@ -314,13 +329,9 @@ class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):
         else:
             torch._foreach_copy_(_tensors(self._inputs), _tensors(batch))
         if variant not in self._graphs:
-            graph = torch.cuda.CUDAGraph()
-            graph.register_generator_state(self._generator)
+            inputs = self._inputs
             # Each with memory of its own: what one variant has put out must outlive the next call of another.
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph, stream=self._stream):
-                outputs = self._run(self._inputs, variant)
-            self._graphs[variant] = (graph, outputs)
+            self._graphs[variant] = recorded_graph(lambda: self._run(inputs, variant), [self._generator], self._stream)
         graph, outputs = self._graphs[variant]
         graph.replay()
         return outputs

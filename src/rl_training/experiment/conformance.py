@@ -23,9 +23,9 @@ from rl_training.envs.synthetic import (
     UNSUPPORTED_OBSERVATION_SPACES,
 )
 from rl_training.experiment import registry
-from rl_training.experiment.build import build_algorithm, complete_config
+from rl_training.experiment.build import build_algorithm, complete_config, select_device
 from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
-from rl_training.experiment.conformance_bench import CPU, Bench, ConformanceError, require, snapshot
+from rl_training.experiment.conformance_bench import Bench, ConformanceError, require, snapshot
 from rl_training.experiment.snapshot import RESUME_IGNORES, config_of, restore, spaces_of
 from rl_training.experiment.state_codec import decode, encode
 from rl_training.runtime.collector import obs_to_torch
@@ -85,9 +85,10 @@ def check_algorithm(
     total_timesteps: int | None = None,
     hyperparams: Mapping[str, Any] | None = None,
     seed: int = 1,
+    device: str = "cpu",
     only: Collection[str] = (),
 ) -> ConformanceReport:
-    """Puts a registered algorithm through the whole suite, on small synthetic environments and the CPU.
+    """Puts a registered algorithm through the whole suite, on small synthetic environments.
 
     `total_timesteps` (520 by default) is the length of each training; it must hold at least two iterations, because one check stops
     and resumes in between. `hyperparams` are the algorithm's own settings, e.g. fewer steps before learning starts. `only` names
@@ -101,9 +102,8 @@ def check_algorithm(
     - observation_space:NAME, action_space:NAME: trains in each space it declares, with finite metrics.
     - refusals: every other space is refused with SpaceError.
     """
-    bench = Bench(
-        algo, DEFAULT_TIMESTEPS if total_timesteps is None else total_timesteps, dict(hyperparams or {}), seed
-    )
+    steps = DEFAULT_TIMESTEPS if total_timesteps is None else total_timesteps
+    bench = Bench(algo, steps, dict(hyperparams or {}), seed, select_device(device))
     checks: dict[str, Callable[[], None]] = {
         "same_seed": lambda: _check_same_seed(bench),
         "save_load": lambda: _check_save_load(bench),
@@ -156,10 +156,10 @@ def _check_save_load(bench: Bench) -> None:
         # Another seed, so that fresh weights cannot pass for loaded ones.
         config, hyperparams = complete_config(replace(config_of(checkpoint, bench.algo), seed=bench.seed + 1))
         saved_spaces = spaces_of(checkpoint)
-        loaded = build_algorithm(config, hyperparams, saved_spaces.observation, saved_spaces.action, CPU)
+        loaded = build_algorithm(config, hyperparams, saved_spaces.observation, saved_spaces.action, bench.device)
         restore(checkpoint, loaded, None)
         _require_same(trained.policy.state_dict(), loaded.policy.state_dict(), "loaded weights differ")
-        obs = obs_to_torch(bench.observations(), CPU)
+        obs = obs_to_torch(bench.observations(), bench.device)
         for deterministic in (True, False):
             actions = [_act(algorithm, obs, deterministic) for algorithm in (trained, loaded)]
             kind = "deterministic" if deterministic else "sampled"
@@ -265,7 +265,8 @@ def _require_refusal(bench: Bench, observed: spaces.Space[Any], acted: spaces.Sp
 def _act(algorithm: Algorithm[Any, Any], obs: Any, deterministic: bool) -> Tensor:
     policy: Any = algorithm.policy
     policy.train(False)
-    return policy.act(obs, generator=torch.Generator().manual_seed(11), deterministic=deterministic)
+    generator = torch.Generator(algorithm.device).manual_seed(11)
+    return policy.act(obs, generator=generator, deterministic=deterministic)
 
 
 @contextmanager

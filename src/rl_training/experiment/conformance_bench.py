@@ -23,7 +23,6 @@ from rl_training.runtime.trainer import BaseTrainer
 from rl_training.utils.spaces import Observation
 
 NUM_ENVS = 2
-CPU = torch.device("cpu")
 
 SMALL_NETWORKS = (32, 32)
 
@@ -55,6 +54,7 @@ class Bench:
     total_timesteps: int
     hyperparams: dict[str, Any]
     seed: int
+    device: torch.device
 
     @property
     def algorithm_class(self) -> Any:
@@ -96,7 +96,7 @@ class Bench:
             seed=seed,
             total_timesteps=self.total_timesteps,
             num_envs=NUM_ENVS,
-            device="cpu",
+            device=str(self.device),
             **settings,
         )
 
@@ -117,7 +117,7 @@ class Bench:
         source = EnvSource(lambda: SyntheticEnv(observed, acted))
         envs = source.training_envs(config)
         try:
-            algorithm = build_algorithm(config, hyperparams, observed, acted, CPU)
+            algorithm = build_algorithm(config, hyperparams, observed, acted, self.device)
             yield TrainingSession(config, algorithm, envs, source, callbacks=[_Watch(stop_at)])
         finally:
             envs.close()
@@ -130,7 +130,7 @@ class Bench:
 
     def build(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Algorithm[Any, Any]:
         config, hyperparams = complete_config(self.config(self.seed))
-        return build_algorithm(config, hyperparams, observation_space, action_space, CPU)
+        return build_algorithm(config, hyperparams, observation_space, action_space, self.device)
 
     def observations(self, count: int = 32) -> Observation:
         """A batch of observations as a vector environment gives them."""
@@ -166,7 +166,7 @@ class _Watch(Callback):
 
 
 def snapshot(session: TrainingSession) -> Groups:
-    """A copy of the whole state, which further training does not change."""
+    """A copy of the whole state on the CPU, which further training does not change."""
     groups, _ = session.snapshot()
     return {name: _copied(tree) for name, tree in groups.items()}
 
@@ -177,7 +177,7 @@ def _copied(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         return type(tree)(_copied(value) for value in tree)
     if isinstance(tree, Tensor):
-        return tree.detach().clone()
+        return tree.detach().to("cpu", copy=True)
     return tree.copy() if isinstance(tree, np.ndarray) else tree
 
 

@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.steps import WARM_UP_CALLS, CompiledDraws
+from rl_training.algorithms.steps import WARM_UP_CALLS, CompiledDraws, recorded_graph
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv
@@ -176,13 +176,8 @@ class TensorRolloutCollector(RolloutCollector):
                 self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        for generator in (self.generator, self.envs.generator):
-            graph.register_generator_state(generator)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):  # noted down, not played
-            self._play()
-        return graph
+        generators = (self.generator, self.envs.generator)
+        return recorded_graph(self._play, generators, torch.cuda.Stream(self.device))[0]
 
     def _play_compiled(self, step: CompiledDraws[_Stepped]) -> None:
         """One rollout of compiled steps, whose results are put into the buffer all at once."""
