@@ -141,7 +141,8 @@ def _learn_from(connection: Connection) -> None:
     twin, threads, weights, state = connection.recv()
     torch.set_num_threads(threads)
     algorithm, buffer = twin.make_algorithm(), twin.make_buffer()
-    _copy(weights, own_weights := _weights(algorithm))
+    own_weights = _weights(algorithm)
+    _copy(weights, own_weights)
     algorithm.load_state_dict(_tensors(state))
     while True:
         rollout, progress = connection.recv()
