@@ -171,7 +171,7 @@ class HostDraws(Generic[OutputT]):
     ):
         self._function, self._undoing = function, undoing
         self._shapes: list[torch.Size] = []
-        self._draws: list[Draw] = []
+        self._draws: list[tuple[Draw, Tensor]] = []
         self._program: HostProgram[OutputT] | None = None
 
     def __call__(self, *args: Any, generator: torch.Generator) -> OutputT:
@@ -181,15 +181,18 @@ class HostDraws(Generic[OutputT]):
             self._program, self._shapes = self._recorded(args, generator.device), shapes
         if not self._program.repeatable:
             return self._function(*args, generator)
-        return self._program(tensors + [draw.take(generator) for draw in self._draws])
+        for draw, numbers in self._draws:
+            draw.fill(numbers, generator)
+        return self._program(tensors)
 
     def _recorded(self, args: tuple[Any, ...], device: torch.device) -> HostProgram[OutputT]:
         with self._undoing():
-            self._draws = _draws_of(self._function, args, device)
+            draws = _draws_of(self._function, args, device)
         own, other = _cloned(args), torch.Generator(device)
-        numbers = [draw.take(other) for draw in self._draws]
+        numbers = [draw.take(other) for draw in draws]
+        self._draws = list(zip(draws, numbers))
         with self._undoing():
-            return HostProgram(lambda: self._function(*own, Tape(numbers)), _tensors(own) + numbers)
+            return HostProgram(lambda: self._function(*own, Tape(numbers)), _tensors(own), numbers)
 
 
 def repeated(function: Callable[..., OutputT], device: torch.device) -> Callable[..., OutputT]:

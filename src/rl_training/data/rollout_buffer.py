@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -82,9 +82,9 @@ class RolloutBuffer:
             if isinstance(stored := getattr(self, name), Tensor)
         }
         # The rows of a CPU's tensors are written with NumPy too, which takes a fraction of the time.
-        on_cpu = self.device.type == "cpu"
-        self._obs_rows: Any = map_obs(torch.Tensor.numpy, self.obs) if on_cpu else self.obs
-        self._action_rows: Any = self.actions.numpy() if on_cpu else self.actions
+        self._as_rows: Callable[[Tensor], Any] = torch.Tensor.numpy if self.device.type == "cpu" else lambda rows: rows
+        self._obs_rows: Any = map_obs(self._as_rows, self.obs)
+        self._action_rows: Any = self._as_rows(self.actions)
         self._final_obs: list[Observation] = []
         self._final_index: list[Array] = []
         self._every_next_obs: Tensor | None = None
@@ -111,13 +111,13 @@ class RolloutBuffer:
         next_obs: Observation,
     ) -> None:
         """Appends one step of all environments: tensors (N, ...) on any device, and arrays (N, ...) from the environments."""
-        t = self.position
+        t, as_rows = self.position, self._as_rows
         if isinstance(obs, dict):
             for key, rows in self._obs_rows.items():
-                rows[t] = obs[key]
+                rows[t] = as_rows(obs[key])
         else:
-            self._obs_rows[t] = obs
-        self._action_rows[t] = actions
+            self._obs_rows[t] = as_rows(obs)
+        self._action_rows[t] = as_rows(actions)
         staged = self._staged
         staged["rewards"][t], staged["truncated"][t], staged["valid"][t] = rewards, truncated, valid
         np.logical_or(terminated, truncated, out=staged["dones"][t])
@@ -287,4 +287,4 @@ def _cut(rows: Any, indices: Tensor, sizes: list[int]) -> Sequence[Any]:
     if isinstance(rows, dict):
         parts = [_cut(value, indices, sizes) for value in rows.values()]
         return [dict(zip(rows, part)) for part in zip(*parts)]
-    return rows.index_select(0, indices).split(sizes)
+    return rows.index_select(0, indices).split_with_sizes(sizes)

@@ -40,6 +40,7 @@ class ArrayVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._low, self._high = np.array(dynamics.initial).T
         self._drawn = np.flatnonzero(self._low < self._high)
+        self._bounds = self._low[self._drawn], self._high[self._drawn]
         self.states = np.zeros((num_envs, len(dynamics.initial)))
         self.steps = np.zeros(num_envs, dtype=np.int64)
         self._generators = [np_random()[0] for _ in range(num_envs)]
@@ -62,7 +63,7 @@ class ArrayVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         space = self.single_action_space
-        if isinstance(space, spaces.Discrete) and np.count_nonzero((actions < 0) | (actions >= space.n)):
+        if isinstance(space, spaces.Discrete) and np.count_nonzero(actions // int(space.n)):  # 0 for 0 … n − 1 only
             raise UserError(f"actions must be in {self.action_space}, got {actions}")
         states, rewards, terminated = self.dynamics.step(np, self.states, actions)
         steps = self.steps + 1
@@ -98,7 +99,7 @@ class ArrayVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _first_state(self, index: int) -> Array:
         state: Array = self._low.copy()
-        state[self._drawn] = self._generators[index].uniform(self._low[self._drawn], self._high[self._drawn])
+        state[self._drawn] = self._generators[index].uniform(*self._bounds)
         return state
 
     def _observe(self, states: Array) -> Array:

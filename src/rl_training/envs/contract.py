@@ -23,7 +23,7 @@ from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import Array, Observation, map_obs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would take longer than any other line of a step
 class StepRecord:
     """One step of N environments."""
 
@@ -75,10 +75,10 @@ class EnvStepper:
         new_obs, rewards, terminated, truncated, infos = self.envs.step(actions)
         # Copies, because a vector environment may hand out its own buffers and overwrite them in the next step.
         terminated = np.array(terminated, dtype=np.bool_)
-        truncated = np.asarray(truncated, dtype=np.bool_) & ~terminated
+        truncated = np.asarray(truncated, dtype=np.bool_) > terminated  # and not terminated
         ended = terminated | truncated
         any_ended = np.count_nonzero(ended) > 0  # much faster than any() on few numbers
-        next_obs = new_obs = map_obs(np.copy, new_obs)
+        next_obs = new_obs = map_obs(np.array, new_obs)
         if "worker_restarted" in infos:
             valid = valid & ~infos["worker_restarted"]
         if self.mode is AutoresetMode.NEXT_STEP:

@@ -27,15 +27,20 @@ class Draw:
     def take(self, generator: torch.Generator | None) -> Tensor:
         # Drawn where the generator lives, which need not be where the numbers are wanted.
         source = self.device if generator is None else generator.device
+        numbers = torch.empty(self.shape, device=source, dtype=self.dtype)
+        self.fill(numbers, generator)
+        return numbers.to(self.device)
+
+    def fill(self, numbers: Tensor, generator: torch.Generator | None) -> None:
+        """Writes what `take` would give over numbers of this shape and dtype, on the generator's device."""
         if self.kind == "permutation":
-            drawn = torch.randperm(*self.shape, generator=generator, device=source)
+            torch.randperm(*self.shape, generator=generator, out=numbers)
         elif self.kind == "normal":
-            drawn = torch.randn(self.shape, generator=generator, device=source, dtype=self.dtype)
+            numbers.normal_(generator=generator)
         elif self.kind == "exponential":
-            drawn = torch.empty(self.shape, device=source, dtype=self.dtype).exponential_(generator=generator)
+            numbers.exponential_(generator=generator)
         else:
-            drawn = torch.rand(self.shape, generator=generator, device=source, dtype=self.dtype)
-        return drawn.to(self.device)
+            numbers.uniform_(generator=generator)
 
 
 class Tape:

@@ -38,28 +38,32 @@ class HostProgram(Generic[OutputT]):
     what a tensor holds, or gave a tensor whose shape depends on that; such a program must not be called.
     """
 
-    def __init__(self, function: Callable[[], OutputT], inputs: Sequence[Tensor]):
-        """`function` computes from `inputs`, which from now on belong to the program."""
+    def __init__(self, function: Callable[[], OutputT], inputs: Sequence[Tensor], numbers: Sequence[Tensor] = ()):
+        """`function` computes from `inputs`, which from now on belong to the program, and `numbers`.
+
+        Whoever calls the program writes the numbers where they lie, anew before each call.
+        """
         with _Recording() as recording:
             output = function()
         self._copied_output = _copier(output)
         operations = recording.operations
         results = [result for func, *_, results in operations for result in tensors_in(results) if not in_place(func)]
         read = [tensor for _, args, kwargs, _ in operations for tensor in tensors_in((args, kwargs))]
-        inside = {id(tensor) for tensor in (*inputs, *results)}
+        inside = {id(tensor) for tensor in (*inputs, *numbers, *results)}
         outside = {id(tensor): tensor for tensor in read if id(tensor) not in inside}
-        self._outside = [(tensor, tensor.data_ptr()) for tensor in outside.values()]
+        self._outside = list(outside.values())
+        self._pointers = [tensor.data_ptr() for tensor in self._outside]
         self._inputs = [tensor.detach().numpy() for tensor in inputs]
         small = all(result.numel() <= LARGEST for result in results)
         self.repeatable = small and not any(_tells(func, args) for func, args, *_ in operations)
         if self.repeatable:
-            kept = {_memory(tensor) for tensor in (*inputs, *outside.values(), *tensors_in(output))}
+            kept = {_memory(tensor) for tensor in (*inputs, *numbers, *outside.values(), *tensors_in(output))}
             operations = _with_shared_memory(operations, kept)
         self._calls = [call for operation in operations for call in _calls(*operation)] if self.repeatable else []
 
     def outdated(self) -> bool:
         """Whether a tensor that the function read besides its inputs (a weight) lies elsewhere now."""
-        return any(tensor.data_ptr() != pointer for tensor, pointer in self._outside)
+        return [tensor.data_ptr() for tensor in self._outside] != self._pointers
 
     def __call__(self, inputs: Sequence[Tensor]) -> OutputT:
         """What the function would return."""
@@ -212,9 +216,16 @@ def _ufunc(function: np.ufunc) -> Repeat:
     def repeat(out: Array, *args: Any, **kwargs: Any) -> list[Call] | None:
         if kwargs or len(args) != function.nin:  # e.g. `alpha`, which scales what is added
             return None
-        return [partial(function, *args, out=out)]
+        first = args[0]
+        return [partial(function, first, *(_like(first, other) for other in args[1:]), out=out)]
 
     return repeat
+
+
+def _like(array: Any, value: Any) -> Any:
+    """A number beside an array of floats in that array's precision, so that NumPy need not convert it on every call."""
+    known = isinstance(array, np.ndarray) and array.dtype.kind == "f" and isinstance(value, int | float)
+    return np.array(value, array.dtype) if known else value
 
 
 def _copy(out: Array, source: Any, *args: Any, **kwargs: Any) -> list[Call]:
@@ -269,7 +280,7 @@ def _mean(
     axes = tuple(dims) if dims else None
     return [
         partial(np.add.reduce, x, axis=axes, out=out, keepdims=keepdim),
-        partial(np.true_divide, out, x.size // out.size, out=out),
+        partial(np.true_divide, out, _like(out, x.size // out.size), out=out),
     ]
 
 
@@ -285,7 +296,9 @@ def _stack(out: Array, parts: Sequence[Array], dim: int = 0) -> list[Call]:
     return _cat(out, [np.expand_dims(part, dim) for part in parts], dim)
 
 
-def _square(out: Array, x: Array, exponent: Any) -> list[Call] | None:
+def _power(out: Array, x: Array, exponent: Any) -> list[Call] | None:
+    if exponent == 1:  # what the gradient of a square asks for
+        return _copy(out, x)
     return [partial(np.square, x, out=out)] if exponent == 2 else None
 
 
@@ -335,14 +348,14 @@ IN_NUMPY: dict[Any, Repeat] = {
     **{getattr(aten, name).default: _fill(0) for name in ("zeros", "zeros_like", "new_zeros")},
     **{getattr(aten, name).default: _fill(1) for name in ("ones", "ones_like", "new_ones")},
     **{getattr(aten, name).default: _copy for name in ("clone", "_to_copy", "scalar_tensor")},
-    aten.rsub.Scalar: lambda out, x, number: [partial(np.subtract, number, x, out=out)],
+    aten.rsub.Scalar: lambda out, x, number: [partial(np.subtract, _like(x, number), x, out=out)],
     aten._log_softmax_backward_data.default: _log_softmax_backward,
     aten.slice_backward.default: _slice_backward,
     aten.argmax.default: _argmax,
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
     aten.any.default: _any,
-    aten.pow.Tensor_Scalar: _square,
+    aten.pow.Tensor_Scalar: _power,
     aten.cat.default: _cat,
     aten.stack.default: _stack,
     aten.copy_.default: _copy_into,

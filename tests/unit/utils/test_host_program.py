@@ -20,7 +20,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "arithmetic": lambda x, y: (x + y) * x / y - 2.0 * x + (3 - y) + x / 4,
     "alpha": lambda x, y: torch.add(x, y, alpha=3) - torch.sub(x, y, alpha=2),
     "functions": lambda x, y: (
-        x.tanh() + y.log() + x.exp() + y.sqrt() + x.abs() - x.neg() + y.log1p() + x.square() + x**3
+        x.tanh() + y.log() + x.exp() + y.sqrt() + x.abs() - x.neg() + y.log1p() + x.square() + x**3 + y**1
     ),
     "signs": lambda x, y: x.sign() + y.reciprocal(),
     "in place": lambda x, y: (x * 2).tanh_().mul_(y).add_(1).sub_(x).clamp_(-1, 1).relu_(),
@@ -62,6 +62,14 @@ def _changed_view(x: Tensor) -> Tensor:
     x[1].mul_(5.0)
     x[:, 2].copy_(torch.tensor([1, 2, 3]))
     return x + 1
+
+
+def test_numbers_are_read_where_the_caller_writes_them() -> None:
+    x, numbers = X.clone(), torch.empty(3, 4)
+    program = HostProgram(lambda: numbers.mul_(2) + x, [x], [numbers])
+    for value in (1.0, 5.0):
+        numbers.fill_(value)
+        assert torch.equal(program([Y]), Y + 2 * value)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
