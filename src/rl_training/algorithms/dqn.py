@@ -143,8 +143,8 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         )
         self._priorities = torch.zeros(0, device=self.device)
         self._run_step = step_runner(self, self._step)
-        self._act_greedily = Acting(self, self._greedy)
-        self._act_exploring = Acting(self, self._epsilon_greedy)
+        self._act_greedily = Acting(self._greedy, self.device)
+        self._act_exploring = Acting(self._epsilon_greedy, self.device)
         self._epsilon = torch.zeros((), device=self.device)
 
     @staticmethod

@@ -90,7 +90,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
         self._actor_metrics: Metrics = {}
         self._priorities = torch.zeros(0, device=self.device)
         self._run_step = step_runner(self, self._step)
-        self._sample_actions = Acting(self, lambda obs, random: self.policy.act(obs, generator=random))
+        self._sample_actions = Acting(lambda obs, random: self.policy.act(obs, generator=random), self.device)
 
     def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> FlatOptimizer:
         start = schedule_value(learning_rate, 0.0)

@@ -110,6 +110,10 @@ class FlatOptimizer(ABC):
         self.set_learning_rate(state["learning_rate"])
 
 
+GPU_SLICES, SMALLEST_SLICE = 128, 2048
+"""In how many parts a GPU moves the weights at once, and how many weights make a part worth while."""
+
+
 class Adam(FlatOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1)."""
 
@@ -129,6 +133,9 @@ class Adam(FlatOptimizer):
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.count = torch.zeros((), device=self.weights.device)
         self.moments = {"mean": self.mean, "square": self.square, "count": self.count}
+        # A GPU moves the slices at once; of one long vector torch would give it 65,536 weights at a time.
+        on_gpu, size = self.weights.device.type == "cuda", len(self.weights)
+        self._slice = max(size // GPU_SLICES, SMALLEST_SLICE) if on_gpu else size
 
     def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
         if torch.compiler.is_compiling() or self.weights.device.type == "mps":
@@ -136,13 +143,16 @@ class Adam(FlatOptimizer):
             return
         skip = bad.to(torch.float32)
         self.count.add_(1 - skip)
+        weights, gradients, means, squares = (
+            vector.split(self._slice) for vector in (self.weights, gradient, self.mean, self.square)
+        )
         torch._fused_adam_(
-            [self.weights],
-            [gradient],
-            [self.mean],
-            [self.square],
+            weights,
+            gradients,
+            means,
+            squares,
             [],
-            [self.count],
+            [self.count] * len(weights),
             lr=self.learning_rate,
             beta1=self.beta1,
             beta2=self.BETA2,
@@ -201,7 +211,8 @@ class RMSpropTF(FlatOptimizer):
 class FlatParameters:
     """Parameters as views of one vector (P,), so that one operation changes them all.
 
-    A compiler for the CPU is given them one by one: a vector that changes, and views of it beside it, it copies back and forth.
+    A compiler is given them one by one: a vector that changes, and views of it beside it, it copies back and forth on a CPU
+    and mixes up on a GPU.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
@@ -230,7 +241,7 @@ class FlatParameters:
 
     @property
     def _one_by_one(self) -> bool:
-        return torch.compiler.is_compiling() and self.vector.device.type == "cpu"
+        return torch.compiler.is_compiling()
 
 
 def slow_copy(network: ModuleT) -> tuple[ModuleT, FlatParameters]:

@@ -92,7 +92,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
         )
         self.target_critics, self._target_weights = self._make_targets()
         self.noise = ActionNoise(1.0 - config.noise_correlation)
-        self._act_with_noise = Acting(self, lambda obs, noise, _: self.policy.act(obs, generator=Tape([noise])))
+        self._act_with_noise = Acting(lambda obs, noise, _: self.policy.act(obs, generator=Tape([noise])), self.device)
 
     def _target_entropy(self) -> float:
         if self.config.target_entropy is not None:

@@ -79,20 +79,20 @@ def precision_of(algorithm: Algorithm[Any, Any]) -> AbstractContextManager[Any]:
 class CompiledFunction(Generic[OutputT]):
     """A function of tensors, gradients inside it included, compiled as a whole at its first call. Shapes may not change."""
 
-    def __init__(self, function: Callable[..., OutputT]):
-        self._function, self._compiled = function, False
+    def __init__(self, function: Callable[..., OutputT], device: torch.device):
+        self._function, self._device, self._compiled = function, device, False
         self.seconds = 0.0
         """How long compiling took."""
 
     def __call__(self, *args: Any) -> OutputT:
         if not self._compiled:
             begin = time.perf_counter()
-            self._function, self._compiled = _compile(self._function, args), True
+            self._function, self._compiled = _compile(self._function, args, self._device), True
             self.seconds = time.perf_counter() - begin
         return self._function(*args)
 
 
-def _compile(function: Callable[..., OutputT], args: tuple[Any, ...]) -> Callable[..., OutputT]:
+def _compile(function: Callable[..., OutputT], args: tuple[Any, ...], device: torch.device) -> Callable[..., OutputT]:
     from torch._dynamo import config as tracing
     from torch._inductor import config as code
 
@@ -103,8 +103,9 @@ def _compile(function: Callable[..., OutputT], args: tuple[Any, ...]) -> Callabl
     # much as a small update. Here nothing changes but the numbers: compiled ahead for these arguments, it is called bare.
     ask_nothing: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     # `fallback_random` is for the numbers that the function itself would draw (dropout). A main program in C++ saves the
-    # way through Python from kernel to kernel, and torch's own tanh takes several times as long as one from exponentials.
-    settings = {"fallback_random": True, "cpp_wrapper": True, "cpp.use_decompose_tanh": True}
+    # way through Python from kernel to kernel (a GPU's are recorded anyway, and torch's program for it fails in products of
+    # batches), and torch's own tanh takes several times as long as one from exponentials.
+    settings = {"fallback_random": True, "cpp_wrapper": device.type == "cpu", "cpp.use_decompose_tanh": True}
     with unseeded(), tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(settings):
         compiled: Any = torch.compile(call, fullgraph=True, dynamic=False, options=ask_nothing)
         bare: Callable[..., OutputT] = compiled.aot_compile((args, {})).fn
@@ -140,7 +141,7 @@ class CompiledDraws(Generic[OutputT]):
     ):
         self._function, self._device, self._undoing = function, device, undoing
         self._draws: list[Draw] | None = None
-        self._compiled = CompiledFunction(self._with_numbers)
+        self._compiled = CompiledFunction(self._with_numbers, device)
 
     @property
     def seconds(self) -> float:
@@ -269,20 +270,16 @@ class HostStep(Generic[StepBatchT, VariantT, OutputT]):
 
 
 class Acting:
-    """How an algorithm's actions are computed from tensors and random numbers: recorded as a HostProgram on a CPU, compiled or
-    recorded as a CUDA graph on a GPU, where the next call may overwrite them, and elsewhere as written."""
+    """How actions are computed from tensors and random numbers: recorded as a HostProgram on a CPU, as a CUDA graph on a GPU,
+    where the next call may overwrite them, and elsewhere as written."""
 
-    def __init__(self, algorithm: Algorithm[Any, Any], act: Callable[..., Tensor]):
-        self._algorithm, self._act = algorithm, act
-        device = algorithm.device
+    def __init__(self, act: Callable[..., Tensor], device: torch.device):
+        self._act, self._device = act, device
         self._otherwise = repeated(act, device)
-        self._compiled = _counted(algorithm, act) if algorithm.compiled and device.type == "cuda" else None
         self._graphed: GraphedStep[tuple[Any, ...], None, Tensor] | None = None
 
     def __call__(self, *tensors: Any, generator: torch.Generator) -> Tensor:
-        if self._compiled is not None:
-            return self._compiled(*tensors, generator=generator)
-        if self._algorithm.device.type != "cuda":
+        if self._device.type != "cuda":
             return self._otherwise(*tensors, generator=generator)
         if self._graphed is None:
             self._graphed = GraphedStep(lambda tensors, _: self._act(*tensors, generator), generator)

@@ -75,7 +75,7 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         theta = self.config.noise_theta if self.config.action_noise == "ornstein_uhlenbeck" else 1.0
         self.noise = ActionNoise(theta)
         self._act_with_noise = Acting(
-            self, lambda obs, noise, random: (self.policy.act(obs, generator=random) + noise).clamp(-1.0, 1.0)
+            lambda obs, noise, random: (self.policy.act(obs, generator=random) + noise).clamp(-1.0, 1.0), self.device
         )
 
     @staticmethod

@@ -55,6 +55,7 @@ class Bench:
     hyperparams: dict[str, Any]
     seed: int
     device: torch.device
+    compiled: bool = False
 
     @property
     def algorithm_class(self) -> Any:
@@ -97,6 +98,7 @@ class Bench:
             total_timesteps=self.total_timesteps,
             num_envs=NUM_ENVS,
             device=str(self.device),
+            compile=self.compiled,
             **settings,
         )
 

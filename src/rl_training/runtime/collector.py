@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
-from rl_training.algorithms.steps import CompiledDraws, repeated
+from rl_training.algorithms.steps import Acting
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.runtime.throughput import StageTimer
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
 
@@ -144,15 +143,10 @@ class RolloutCollector(Collector):
         seed: int,
         device: torch.device,
         timer: StageTimer,
-        compiled: bool = False,
     ):
         super().__init__(stepper, seed=seed, device=device, timer=timer)
         self.policy, self.buffer = policy, buffer
-        self._compiled_act = CompiledDraws(self._act, device) if compiled and device.type != "cpu" else None
-        self._repeated_act = repeated(self._act, device)
-
-    def _act(self, obs: ObsTensor, random: RandomSource) -> Tensor:
-        return self.policy.act(obs, generator=random)
+        self._act = Acting(lambda obs, random: policy.act(obs, generator=random), device)
 
     def collect(self) -> tuple[RolloutBuffer, int]:
         """Runs `buffer.num_steps` steps in every environment; returns the buffer and the number of valid steps."""
@@ -160,12 +154,9 @@ class RolloutCollector(Collector):
         buffer.clear()
         valid_steps = 0
         obs = obs_to_torch(self.stepper.obs, self.device)
-        compiled = self._compiled_act
-        act = compiled or self._repeated_act
-        compiling = 0.0 if compiled is None else compiled.seconds
         while not buffer.full:
             begin = clock()
-            actions = act(obs, generator=self.generator)
+            actions = self._act(obs, generator=self.generator)
             env_actions = self.adapter.to_env(actions.cpu().numpy())
             acted = clock()
             record = self.stepper.step(env_actions)
@@ -185,9 +176,6 @@ class RolloutCollector(Collector):
             timer.add("inference", acted - begin)
             timer.add("env", stepped - acted)
             timer.add("buffer", clock() - stepped)
-        if compiled is not None:
-            timer.add("compile", compiled.seconds - compiling)
-            timer.add("inference", compiling - compiled.seconds)
         buffer.last_obs = obs
         return buffer, valid_steps
 
@@ -214,7 +202,7 @@ class ReplayCollector(Collector):
 
         `before_step` is called when the actions are known.
         """
-        begin, compiling = time.perf_counter(), self.algorithm.compile_seconds
+        begin = time.perf_counter()
         obs = obs_to_torch(self.stepper.obs, HOST)
         seen = on_device(obs, self.device)
         if random:
@@ -222,7 +210,7 @@ class ReplayCollector(Collector):
         else:
             actions = self.algorithm.explore(seen, generator=self.generator, progress=progress).cpu()
         env_actions = self.adapter.to_env(actions.numpy())
-        acted, compiling = time.perf_counter(), self.algorithm.compile_seconds - compiling
+        acted = time.perf_counter()
         before_step()
         ready = time.perf_counter()
         record = self.stepper.step(env_actions)
@@ -238,8 +226,7 @@ class ReplayCollector(Collector):
             truncated=record.truncated,
             valid=record.valid,
         )
-        self.timer.add("compile", compiling)
-        self.timer.add("inference", acted - begin - compiling)
+        self.timer.add("inference", acted - begin)
         self.timer.add("env", stepped - ready)
         self.timer.add("buffer", time.perf_counter() - stepped)
         return int(np.count_nonzero(record.valid))

@@ -248,7 +248,7 @@ def rollout_collector(
     envs = stepper.envs
     if isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
         return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
-    return RolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
+    return RolloutCollector(stepper, policy, buffer, **common)
 
 
 def _largest_divisor(number: int, most: int) -> int:

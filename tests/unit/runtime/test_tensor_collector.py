@@ -191,7 +191,7 @@ def test_the_same_rollouts_as_the_ordinary_way_bit_for_bit(env_id: str) -> None:
         for on_device in (True, False)
     )
     assert (type(fast), type(ordinary)) == (TensorRolloutCollector, RolloutCollector)
-    ordinary._repeated_act = ordinary.policy.act  # NumPy may round otherwise than torch
+    ordinary._act = ordinary.policy.act  # NumPy may round otherwise than torch
     fast.reset()
     ordinary.reset()
     for _ in range(4):
