@@ -48,12 +48,6 @@ def test_every_algorithm_conforms_on_a_gpu(algo: str) -> None:
         check_algorithm(algo, device="cuda", only=ON_A_GPU, hyperparams=replay).raise_if_failed()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("algo", [algo for algo in registry.algorithm_ids() if registry.load(algo).can_compile])
-def test_compiled_runs_on_a_gpu_resume_exactly(algo: str) -> None:
-    check_algorithm(algo, device="cuda", compiled=True, only=("same_seed", "split_run")).raise_if_failed()
-
-
 class UnseededNoise(A2C):
     """Randomness that no seed controls."""
 

@@ -211,8 +211,7 @@ class RMSpropTF(FlatOptimizer):
 class FlatParameters:
     """Parameters as views of one vector (P,), so that one operation changes them all.
 
-    A compiler is given them one by one: a vector that changes, and views of it beside it, it copies back and forth on a CPU
-    and mixes up on a GPU.
+    A compiler is given them one by one: a vector that changes, and views of it beside it, it copies back and forth.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]):

@@ -41,15 +41,13 @@ def step_runner(
     All batches must have the same shapes. What a call puts out may be overwritten by the next call.
     """
     step = in_precision(algorithm, step)
-    if algorithm.device.type == "cpu":
-        return CompiledStep(algorithm, step) if algorithm.compiled else HostStep(algorithm, step)
-    run: RunStep[StepBatchT, VariantT, OutputT]
     if algorithm.compiled:
-        run = CompiledStep(algorithm, step)
-    else:
+        return CompiledStep(algorithm, step)
+    if algorithm.device.type == "cpu":
+        return HostStep(algorithm, step)
 
-        def run(batch: StepBatchT, variant: VariantT) -> OutputT:
-            return step(batch, variant, algorithm.generator)
+    def run(batch: StepBatchT, variant: VariantT) -> OutputT:
+        return step(batch, variant, algorithm.generator)
 
     return GraphedStep(run, algorithm.generator) if algorithm.device.type == "cuda" else run
 
@@ -79,20 +77,20 @@ def precision_of(algorithm: Algorithm[Any, Any]) -> AbstractContextManager[Any]:
 class CompiledFunction(Generic[OutputT]):
     """A function of tensors, gradients inside it included, compiled as a whole at its first call. Shapes may not change."""
 
-    def __init__(self, function: Callable[..., OutputT], device: torch.device):
-        self._function, self._device, self._compiled = function, device, False
+    def __init__(self, function: Callable[..., OutputT]):
+        self._function, self._compiled = function, False
         self.seconds = 0.0
         """How long compiling took."""
 
     def __call__(self, *args: Any) -> OutputT:
         if not self._compiled:
             begin = time.perf_counter()
-            self._function, self._compiled = _compile(self._function, args, self._device), True
+            self._function, self._compiled = _compile(self._function, args), True
             self.seconds = time.perf_counter() - begin
         return self._function(*args)
 
 
-def _compile(function: Callable[..., OutputT], args: tuple[Any, ...], device: torch.device) -> Callable[..., OutputT]:
+def _compile(function: Callable[..., OutputT], args: tuple[Any, ...]) -> Callable[..., OutputT]:
     from torch._dynamo import config as tracing
     from torch._inductor import config as code
 
@@ -103,9 +101,8 @@ def _compile(function: Callable[..., OutputT], args: tuple[Any, ...], device: to
     # much as a small update. Here nothing changes but the numbers: compiled ahead for these arguments, it is called bare.
     ask_nothing: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     # `fallback_random` is for the numbers that the function itself would draw (dropout). A main program in C++ saves the
-    # way through Python from kernel to kernel (a GPU's are recorded anyway, and torch's program for it fails in products of
-    # batches), and torch's own tanh takes several times as long as one from exponentials.
-    settings = {"fallback_random": True, "cpp_wrapper": device.type == "cpu", "cpp.use_decompose_tanh": True}
+    # way through Python from kernel to kernel, and torch's own tanh takes several times as long as one from exponentials.
+    settings = {"fallback_random": True, "cpp_wrapper": True, "cpp.use_decompose_tanh": True}
     with unseeded(), tracing.patch(trace_autograd_ops=True, enable_aot_compile=True), code.patch(settings):
         compiled: Any = torch.compile(call, fullgraph=True, dynamic=False, options=ask_nothing)
         bare: Callable[..., OutputT] = compiled.aot_compile((args, {})).fn
@@ -141,7 +138,7 @@ class CompiledDraws(Generic[OutputT]):
     ):
         self._function, self._device, self._undoing = function, device, undoing
         self._draws: list[Draw] | None = None
-        self._compiled = CompiledFunction(self._with_numbers, device)
+        self._compiled = CompiledFunction(self._with_numbers)
 
     @property
     def seconds(self) -> float:
@@ -202,9 +199,8 @@ def repeated(function: Callable[..., OutputT], device: torch.device) -> Callable
 
 
 def computed(algorithm: Algorithm[Any, Any], function: Callable[..., OutputT]) -> Callable[..., OutputT]:
-    """The same for large batches of one shape: compiled if the algorithm is and the device is a CPU, else as it is."""
-    on_cpu = algorithm.device.type == "cpu"
-    return _counted(algorithm, function) if algorithm.compiled and on_cpu else _as_written(function)
+    """The same for large batches of one shape: compiled if the algorithm is, else as it is."""
+    return _counted(algorithm, function) if algorithm.compiled else _as_written(function)
 
 
 def _as_written(function: Callable[..., OutputT]) -> Callable[..., OutputT]:

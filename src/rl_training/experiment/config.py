@@ -134,8 +134,8 @@ class TrainConfig:
     num_threads: Annotated[int, Range(ge=1)] = 1
     """PyTorch's CPU threads; a fixed number, so that a run repeats bit for bit."""
     compile: Literal[False, True, "auto"] = False
-    """Compile each update into one function: slower to start (about half a minute), faster from then on. `auto` does it for runs
-    of at least 50,000 updates, where a C++ compiler is installed."""
+    """Compile each update into one function, on a CPU: slower to start (about half a minute), faster from then on. `auto` does it
+    for runs of at least 50,000 updates, where a C++ compiler is installed."""
     overlap: bool = False
     """Collect and learn at the same time; the policy that acts is then one update older, which changes the algorithm a little.
     PPO and A2C on a CPU collect each rollout while a second process learns from the one before; it pays where both take about

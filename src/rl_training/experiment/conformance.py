@@ -86,15 +86,13 @@ def check_algorithm(
     hyperparams: Mapping[str, Any] | None = None,
     seed: int = 1,
     device: str = "cpu",
-    compiled: bool = False,
     only: Collection[str] = (),
 ) -> ConformanceReport:
     """Puts a registered algorithm through the whole suite, on small synthetic environments.
 
     `total_timesteps` (520 by default) is the length of each training; it must hold at least two iterations, because one check stops
-    and resumes in between. `hyperparams` are the algorithm's own settings, e.g. fewer steps before learning starts; `compiled` runs
-    have `compile: true`. `only` names the checks to run, all by default. The global random generators are left as they were. The
-    checks:
+    and resumes in between. `hyperparams` are the algorithm's own settings, e.g. fewer steps before learning starts. `only` names
+    the checks to run, all by default. The global random generators are left as they were. The checks:
 
     - same_seed: two runs with one seed end in the same state, whatever the global generators do; another seed does not.
     - save_load: a policy read back from disk acts the same, deterministically and by samples.
@@ -105,7 +103,7 @@ def check_algorithm(
     - refusals: every other space is refused with SpaceError.
     """
     steps = DEFAULT_TIMESTEPS if total_timesteps is None else total_timesteps
-    bench = Bench(algo, steps, dict(hyperparams or {}), seed, select_device(device), compiled)
+    bench = Bench(algo, steps, dict(hyperparams or {}), seed, select_device(device))
     checks: dict[str, Callable[[], None]] = {
         "same_seed": lambda: _check_same_seed(bench),
         "save_load": lambda: _check_save_load(bench),

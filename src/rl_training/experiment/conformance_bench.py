@@ -55,7 +55,6 @@ class Bench:
     hyperparams: dict[str, Any]
     seed: int
     device: torch.device
-    compiled: bool = False
 
     @property
     def algorithm_class(self) -> Any:
@@ -98,7 +97,6 @@ class Bench:
             total_timesteps=self.total_timesteps,
             num_envs=NUM_ENVS,
             device=str(self.device),
-            compile=self.compiled,
             **settings,
         )
 

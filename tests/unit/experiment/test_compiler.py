@@ -51,6 +51,7 @@ def test_without_a_compiler_the_run_goes_on_and_says_why(monkeypatch: pytest.Mon
 
 
 def test_an_old_torch_and_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "cannot be compiled for the device mps" in str(compiling_problem(torch.device("mps")))
+    for device in ("cuda", "mps"):
+        assert f"for a CPU only, and this run uses the device {device}" in str(compiling_problem(torch.device(device)))
     monkeypatch.setattr(torch, "__version__", "2.9.1")
     assert "PyTorch 2.9.1 cannot compile" in str(compiling_problem(CPU))
