@@ -83,6 +83,10 @@ class _Recording(TorchDispatchMode):
         super().__init__()
         self.operations: list[Operation] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled inside; keeping the compiler out would import it, which takes a second
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -416,3 +418,14 @@ class TestPublicSurface:
         assert result.metrics["global_step"] == 64
         assert result.checkpoint_path.is_dir()
         assert PPO.load(result.checkpoint_path).config.hyperparams["num_steps"] == 16
+
+
+def test_a_run_that_compiles_nothing_does_not_import_the_compiler(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rl_training import SAC, TrainConfig;"
+        f"config = TrainConfig(algo='sac', env_id='Pendulum-v1', total_timesteps=32, output_dir={str(tmp_path)!r},"
+        "  hyperparams={'learning_starts': 16, 'batch_size': 4}, evaluation={'every': 0});"
+        "SAC(config).learn(); print({'torch._dynamo', 'torch._inductor'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
