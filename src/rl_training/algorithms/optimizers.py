@@ -66,24 +66,24 @@ class FlatOptimizer(ABC):
             names = (*terms, "grad_norm")
             report = torch.stack([*(term.detach() for term in terms.values()), norm])
             if self._bad is None or names != self._names:
-                self._names, self._bad = names, torch.zeros_like(report, dtype=torch.bool)
-            self._bad.logical_or_(
-                ~torch.isfinite(report)
-            )  # in place, so that it also adds up when a recorded step is replayed
+                self._names, self._bad = names, torch.zeros_like(report)
+            # What is not finite differs from itself by NaN. In place, so that it also adds up when a recorded step is replayed.
+            self._bad.logical_or_(report - report != 0)
             excess = (
                 torch.ones_like(norm) if self.max_grad_norm is None else norm.div(self.max_grad_norm).clamp_min(1.0)
             )
-            self._move(gradient, excess, self._bad.any())
+            self._move(gradient, excess, self._bad.amax())
         return StepReport(names, report)
 
     @abstractmethod
-    def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
-        """Moves the weights by `gradient` / `excess`, both of shape (P,) and (), or changes nothing where `bad` () is true."""
+    def _move(self, gradient: Tensor, excess: Tensor, skip: Tensor) -> None:
+        """Moves the weights by `gradient` / `excess`, of shapes (P,) and (), or changes nothing where `skip` () is 1, not 0."""
 
     def raise_if_nonfinite(self) -> None:
         """Call once per update: raises NonFiniteError if any step since the last call was not finite."""
-        if self._bad is not None and bool(self._bad.any()):
-            names = [name for name, flag in zip(self._names, self._bad.tolist()) if flag]
+        flags = [] if self._bad is None else self._bad.tolist()
+        if self._bad is not None and any(flags):
+            names = [name for name, flag in zip(self._names, flags) if flag]
             self._bad.zero_()
             raise NonFiniteError(
                 f"{', '.join(names)} became NaN or infinite; the weights are those before that step.\n"
@@ -137,11 +137,10 @@ class Adam(FlatOptimizer):
         on_gpu, size = self.weights.device.type == "cuda", len(self.weights)
         self._slice = max(size // GPU_SLICES, SMALLEST_SLICE) if on_gpu else size
 
-    def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
+    def _move(self, gradient: Tensor, excess: Tensor, skip: Tensor) -> None:
         if torch.compiler.is_compiling() or self.weights.device.type == "mps":
-            self._move_by_formula(gradient / excess, bad)
+            self._move_by_formula(gradient / excess, skip)
             return
-        skip = bad.to(torch.float32)
         self.count.add_(1 - skip)
         weights, gradients, means, squares = (
             vector.split(self._slice) for vector in (self.weights, gradient, self.mean, self.square)
@@ -164,9 +163,10 @@ class Adam(FlatOptimizer):
             found_inf=skip,
         )
 
-    def _move_by_formula(self, gradient: Tensor, bad: Tensor) -> None:
+    def _move_by_formula(self, gradient: Tensor, skip: Tensor) -> None:
         """The same in separate operations, which a compiler can join with what comes before."""
-        self.count.add_(~bad)
+        bad = skip > 0
+        self.count.add_(1 - skip)
         mean = self.mean + (1 - self.beta1) * (gradient - self.mean)
         square = self.BETA2 * self.square + (1 - self.BETA2) * gradient * gradient
         # Stacked, because a compiler for the CPU computes what is stacked once, and other scalars again for every few weights.
@@ -200,7 +200,8 @@ class RMSpropTF(FlatOptimizer):
         self.square = torch.ones_like(self.weights)
         self.moments = {"square": self.square}
 
-    def _move(self, gradient: Tensor, excess: Tensor, bad: Tensor) -> None:
+    def _move(self, gradient: Tensor, excess: Tensor, skip: Tensor) -> None:
+        bad = skip > 0
         gradient = gradient / excess
         square = self.alpha * self.square + (1 - self.alpha) * gradient * gradient
         change = self.learning_rate * gradient / (square + self.eps).sqrt()

@@ -290,8 +290,7 @@ class ReplayBuffer(ReplayRing):
         return self._obs.read(next_rows, stack, finals, keys)
 
     def _read_actions(self, rows: Ints) -> Tensor:
-        actions = self._actions.take(rows)
-        return actions if actions.dtype is self._action_dtype else actions.to(self._action_dtype)
+        return self._actions.take(rows, long=self._action_dtype is torch.int64)
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)

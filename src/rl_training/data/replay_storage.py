@@ -31,11 +31,13 @@ class Table:
         # In main memory NumPy gathers a batch in less than half of torch's time.
         self._array = tensor.numpy() if tensor.device.type == "cpu" else None
 
-    def take(self, rows: NDArray[np.integer[Any]]) -> Tensor:
-        """(B, ...) copies of the rows (B,)."""
+    def take(self, rows: NDArray[np.integer[Any]], *, long: bool = False) -> Tensor:
+        """(B, ...) copies of the rows (B,), as int64 if `long`."""
         if self._array is not None:
-            return torch.from_numpy(self._array.take(rows, axis=0))
-        return self.tensor.index_select(0, torch.from_numpy(rows).to(self.device))
+            found = self._array.take(rows, axis=0)
+            return torch.from_numpy(found.astype(np.int64) if long else found)
+        taken = self.tensor.index_select(0, torch.from_numpy(rows).to(self.device))
+        return taken.long() if long else taken
 
     def put(self, rows: Ints, values: Tensor) -> None:
         """Overwrites the rows (B,) with values (B, ...) from any device."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+LARGE = 2**15
+"""Numbers from which on fewer operations on each cost less than fewer operations."""
 
 
 def gae(
@@ -27,13 +32,19 @@ def gae(
     """
     assert rewards_TN.shape == values_TN.shape == next_values_TN.shape == valid_TN.shape, "all inputs are (T, N)"
     assert terminated_TN.dtype == ended_TN.dtype == valid_TN.dtype == torch.bool, "flags are bool"
-    deltas_TN = rewards_TN + gamma * next_values_TN.masked_fill(terminated_TN, 0.0) - values_TN
-    deltas_TN = deltas_TN.masked_fill(~valid_TN, 0.0)
+    # Products with 0 and 1 instead of masks, which torch applies one number at a time on a CPU.
+    alive_TN, valid_TN, on_TN = (_zeros_and_ones(flags) for flags in (~terminated_TN, valid_TN, valid_TN > ended_TN))
+    deltas_TN = torch.addcmul(rewards_TN - values_TN, alive_TN, next_values_TN, value=gamma).mul_(valid_TN)
     # What step t+1 may pass back to step t: nothing across an episode's end or to an invalid step, and an invalid step
     # at t+1 has nothing to pass on.
-    carry_TN = gamma * gae_lambda * (~ended_TN & valid_TN).to(deltas_TN.dtype)
+    carry_TN = on_TN.mul_(gamma * gae_lambda)
 
     return _recurrence(deltas_TN, carry_TN, bound=gamma * gae_lambda)
+
+
+def _zeros_and_ones(flags: Tensor) -> Tensor:
+    """Flags as float32."""
+    return flags.view(torch.uint8).to(torch.float32)
 
 
 def discounted_running_returns(
@@ -52,10 +63,31 @@ def discounted_running_returns(
 
 
 def _recurrence(gains_TN: Tensor, factors_TN: Tensor, bound: float = 1.0) -> Tensor:
-    """x_t = g_t + f_t x_{t+1}, with x_T = 0, in log₂ T rounds over whole arrays instead of T small steps.
+    """x_t = g_t + f_t x_{t+1}, with x_T = 0, without T small steps. With |f| ≤ bound < 1 far terms vanish in float32."""
+    in_blocks = gains_TN.device.type == "cpu" and gains_TN.numel() >= LARGE
+    return (_in_blocks if in_blocks else _by_doubling)(gains_TN, factors_TN, bound)
 
-    After the round with stride s, x_t holds the terms up to t + 2s. With |f| ≤ bound < 1 far terms vanish in float32.
-    """
+
+def _in_blocks(gains_TN: Tensor, factors_TN: Tensor, bound: float) -> Tensor:
+    """√T blocks side by side, in √T steps, and then their values at the blocks' beginnings: each number is touched twice."""
+    steps, envs = gains_TN.shape
+    length = math.isqrt(steps)
+    missing = -steps % length
+    x_BLN, reach_BLN = (
+        torch.cat([part, part.new_zeros(missing, envs)]).view(-1, length, envs) for part in (gains_TN, factors_TN)
+    )
+    # From here on x holds what the rest of its block gives, and reach what the next block's first value is multiplied by.
+    x_L, reach_L = x_BLN.unbind(1), reach_BLN.unbind(1)
+    for t in range(length - 2, -1, -1):
+        x_L[t].addcmul_(reach_L[t], x_L[t + 1])
+        reach_L[t].mul_(reach_L[t + 1])
+    first_BN = _by_doubling(x_L[0], reach_L[0], bound**length)
+    x_BLN[:-1].addcmul_(reach_BLN[:-1], first_BN[1:, None])
+    return x_BLN.view(-1, envs)[:steps]
+
+
+def _by_doubling(gains_TN: Tensor, factors_TN: Tensor, bound: float) -> Tensor:
+    """In log₂ T rounds over whole arrays: after the round with stride s, x_t holds the terms up to t + 2s."""
     x_TN, reach_TN = gains_TN, factors_TN
     stride = 1
     while stride < len(x_TN) and bound**stride > 1e-10:

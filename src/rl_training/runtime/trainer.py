@@ -259,7 +259,7 @@ class OffPolicyTrainer(CollectingTrainer):
     ):
         super().__init__(collector, total_timesteps, callbacks)
         self.algorithm, self.collector, self.replay = algorithm, collector, collector.buffer
-        self._overlap, self._due = overlap, 0
+        self._overlap, self._due, self._ready = overlap, 0, False
 
     def _iterate(self) -> int:
         config, begin = self.algorithm.config, self.global_step
@@ -268,7 +268,9 @@ class OffPolicyTrainer(CollectingTrainer):
             random = now < config.learning_starts
             now += self.collector.collect(progress=self.progress, random=random, before_step=self._learn)
         self.algorithm.on_env_steps(begin, now)
-        if now >= config.learning_starts and len(self.collector.buffer) >= config.batch_size:
+        # Asked until it is true: neither the steps nor the buffer go back.
+        self._ready = self._ready or (now >= config.learning_starts and len(self.collector.buffer) >= config.batch_size)
+        if self._ready:
             phases = now // config.train_frequency - begin // config.train_frequency
             self._due = phases * config.gradient_steps
         if not self._overlap or now >= self.total_timesteps:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,6 +27,9 @@ Operation = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
 
 LARGEST = 2**18
 """Numbers in a tensor above which nothing is repeated: the way to the work costs little beside the work itself."""
+
+NARROW, ONE_THREAD = 32, 2**18
+"""Rows or columns of a matrix product for which NumPy is faster, and multiplications up to which NumPy keeps to one thread."""
 
 aten = torch.ops.aten
 
@@ -170,14 +173,32 @@ def _calls(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
             return calls
     if func in IN_TORCH:
         return [partial(IN_TORCH[func], *_detached(args), out=_detached(result), **kwargs)]
-    return [partial(_repeat, func, _detached(args), _detached(kwargs), _detached(result))]
+    args, kwargs = _detached(args), _detached(kwargs)
+    if in_place(func):
+        return [partial(func._op, *args, **kwargs)]
+    results = _detached(list(result) if isinstance(result, tuple | list) else [result])
+    variant, names = _with_given_memory(func)
+    if variant is None or not all(isinstance(part, Tensor) for part in results):
+        return [partial(_repeat, func, args, kwargs, results)]
+    return [partial(variant._op, *args, **kwargs, **dict(zip(names, results)))]
+
+
+@cache
+def _with_given_memory(func: Any) -> tuple[Any, tuple[str, ...]]:
+    """(the form of an operation that writes its results where it is told, the names under which it is told); None if none."""
+    arguments = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
+    for form in map(partial(getattr, func.overloadpacket), func.overloadpacket.overloads()):
+        given = tuple(argument.name for argument in form._schema.arguments if argument.is_out)
+        others = [(argument.name, str(argument.type)) for argument in form._schema.arguments if not argument.is_out]
+        if given and len(given) == len(func._schema.returns) and others == arguments:
+            return form, given
+    return None, ()
 
 
 def _repeat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     again = func(*args, **kwargs)
-    if not in_place(func):
-        for old, new in zip(tensors_in(result), tensors_in(again)):
-            old.copy_(new)
+    for old, new in zip(tensors_in(result), tensors_in(again)):
+        old.copy_(new)
 
 
 def _mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
@@ -288,8 +309,32 @@ def _mean(
     ]
 
 
-def _any(out: Array, x: Array) -> list[Call]:
-    return [partial(np.logical_or.reduce, x, axis=None, out=out)]
+def _reduced(function: np.ufunc) -> Repeat:
+    """Over all numbers of an array."""
+
+    def repeat(out: Array, x: Array, dims: Sequence[int] = (), *args: Any, **kwargs: Any) -> list[Call] | None:
+        return None if dims or args or kwargs or not x.size else [partial(function.reduce, x, axis=None, out=out)]
+
+    return repeat
+
+
+def _min_dim(out: Sequence[Array], x: Array, dim: int, keepdim: bool = False) -> list[Call] | None:
+    return None if keepdim else [partial(np.minimum.reduce, x, axis=dim, out=out[0]), partial(x.argmin, dim, out[1])]
+
+
+def _product(out: Array, a: Array, b: Array) -> list[Call] | None:
+    """NumPy's for small products with a narrow result, for which torch's takes up to ten times as long."""
+    inner, rows, columns = a.shape[-1], out.shape[-2], out.shape[-1]
+    if inner == 1:
+        return [partial(np.multiply, a, b, out=out)]
+    # With a side of 1 NumPy would use several threads already for vectors of a few thousand numbers.
+    narrow = 1 < min(rows, columns) <= NARROW and inner * rows * columns <= ONE_THREAD
+    return [partial(np.matmul, a, b, out=out)] if narrow and out.flags.c_contiguous else None
+
+
+def _sum_with_product(out: Array, x: Array, a: Array, b: Array, **kwargs: Any) -> list[Call] | None:
+    product = None if kwargs else _product(out, a, b)
+    return None if product is None else [*product, partial(np.add, out, x, out=out)]
 
 
 def _cat(out: Array, parts: Sequence[Array], dim: int = 0) -> list[Call]:
@@ -358,7 +403,14 @@ IN_NUMPY: dict[Any, Repeat] = {
     aten.argmax.default: _argmax,
     aten.mean.default: _mean,
     aten.mean.dim: _mean,
-    aten.any.default: _any,
+    aten.any.default: _reduced(np.logical_or),
+    aten.amax.default: _reduced(np.maximum),
+    aten.sum.default: _reduced(np.add),
+    aten.min.dim: _min_dim,
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.addmm.default: _sum_with_product,
+    aten.baddbmm.default: _sum_with_product,
     aten.pow.Tensor_Scalar: _power,
     aten.cat.default: _cat,
     aten.stack.default: _stack,
@@ -372,10 +424,6 @@ IN_TORCH: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: torch.baddbmm,
     aten.relu.default: lambda x, out: torch.clamp_min(x, 0, out=out),
     aten.relu_.default: lambda x, out: torch.relu_(x),
-    aten.threshold_backward.default: lambda g, y, limit, out: aten.threshold_backward.grad_input(
-        g, y, limit, grad_input=out
-    ),
-    aten.tanh_backward.default: lambda g, y, out: aten.tanh_backward.grad_input(g, y, grad_input=out),
     aten._log_softmax.default: lambda x, dim, _, out: torch.log_softmax(x, dim, out=out),
     aten.where.self: torch.where,
     aten.masked_fill_.Scalar: lambda x, mask, value, out: x.masked_fill_(mask, value),
@@ -385,5 +433,4 @@ IN_TORCH: dict[Any, Callable[..., Any]] = {
     aten.linalg_vector_norm.default: torch.linalg.vector_norm,
     aten.std.correction: torch.std,
 }
-"""What torch writes to given memory. Matrix products are here because torch keeps to its number of threads, the others because
-NumPy is no faster."""
+"""What NumPy does no faster, by the way into torch that costs least."""

@@ -87,7 +87,7 @@ class TestFlatOptimizer:
     def test_without_the_guard_the_same_step_destroys_the_weights(self, kind: str) -> None:
         """Negative control: the move itself does not look."""
         problem = Problem(kind)
-        problem.guarded._move(torch.tensor([NAN, 1.0]), torch.tensor(1.0), torch.tensor(False))
+        problem.guarded._move(torch.tensor([NAN, 1.0]), torch.tensor(1.0), torch.tensor(0.0))
         assert problem.weights[0].isnan()
 
     def test_clipping_scales_the_gradient_and_reports_the_norm_before(self, kind: str) -> None:
@@ -136,9 +136,9 @@ def test_adam_is_torchs_adam() -> None:
 def test_adam_in_separate_operations_is_the_same() -> None:
     """The form that is compiled, also when a step is skipped."""
     fused, separate = (Adam([torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))], 0.1) for _ in range(2))
-    for gradient, bad in (([0.5, -1.0, 0.0], False), ([1.0, 1.0, 1.0], True), ([-2.0, 0.1, 3.0], False)):
-        fused._move(torch.tensor(gradient), torch.tensor(2.0), torch.tensor(bad))
-        separate._move_by_formula(torch.tensor(gradient) / 2.0, torch.tensor(bad))
+    for gradient, skip in (([0.5, -1.0, 0.0], 0.0), ([1.0, 1.0, 1.0], 1.0), ([-2.0, 0.1, 3.0], 0.0)):
+        fused._move(torch.tensor(gradient), torch.tensor(2.0), torch.tensor(skip))
+        separate._move_by_formula(torch.tensor(gradient) / 2.0, torch.tensor(skip))
         torch.testing.assert_close(fused.weights, separate.weights)
         for name in fused.moments:
             torch.testing.assert_close(fused.moments[name], separate.moments[name])

@@ -41,6 +41,13 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "other reductions": lambda x, y: (
         x.std(0) + x.min(dim=0).values + x.argmax(0) + x.argmax(dim=0, keepdim=True) + x.norm()
     ),
+    "largest and smallest": lambda x, y: (
+        x.amax()
+        + y.amax(0)
+        + x.min(dim=1).values.sum()
+        + y.min(dim=1).indices.sum()
+        + x.min(dim=1, keepdim=True).values
+    ),
     "shapes": lambda x, y: torch.cat([x.t().reshape(3, 4), y.unsqueeze(0).squeeze(0).flip(0)], 1)[:, 2:6].contiguous(),
     "stacks": lambda x, y: torch.stack([x, y], dim=-1).sum(-1) + torch.stack([x.mean(), y.mean()])[0],
     "parts": lambda x, y: sum(part.exp() for part in x.chunk(2, dim=-1)) + sum(row[:2] for row in y.unbind()),  # type: ignore[return-value, misc]
@@ -55,6 +62,18 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         x @ y.t() + torch.baddbmm(x[None, :, :3], x[None], y.t()[None])[0] + F.linear(x, y, y[0, :3])
     ),
     "batches of products": lambda x, y: x[None] @ y.t()[None],
+    "outer products": lambda x, y: (
+        x[:, :1] @ y[:1] + torch.addmm(y, x[:, 1:2], y[2:]) + (x[None, :, :1] @ y[None, :1])[0]
+    ),
+    "products with vectors": lambda x, y: x @ y[:1].t() + torch.addmm(y[:, :1], x, y[1:2].t()),
+    "wide products": lambda x, y: (
+        x.repeat(20, 20) @ y.repeat(20, 20).t()
+        + torch.addmm(y[0].repeat(15), x.repeat(20, 20), y.t().repeat(20, 20))
+        + torch.baddbmm(x.repeat(20, 15)[None], x.repeat(20, 20)[None], y.t().repeat(20, 20)[None])[0]
+    ),
+    "transposed results": lambda x, y: torch.mm(x, y.t()).t() + y.min(dim=0).values[:3] * x.t()[:3],
+    "losses": lambda x, y: F.huber_loss(x, y, reduction="none", delta=0.7) + F.softplus(x, 2.0),
+    "several results": lambda x, y: x.sort(dim=1).values + y.topk(4, dim=1).values + F.layer_norm(x, (4,)),
 }
 
 
