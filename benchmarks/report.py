@@ -24,10 +24,10 @@ def series_of(outcome: Outcome, metric: Metric) -> tuple[Series, dict[str, int]]
 
 
 def ratios_of(series: Series, kind: Kind) -> dict[str, dict[str, Ratio]]:
-    """Variant of ours → peer → ratio."""
+    """Variant of ours → peer → ratio, over the rounds that the peer took part in, which are the first ones."""
     peers = [name for name in series if not name.startswith("ours")]
     return {
-        ours: {peer: compare(series[ours], series[peer], kind) for peer in peers}
+        ours: {peer: compare(series[ours][: len(series[peer])], series[peer], kind) for peer in peers}
         for ours in series
         if ours.startswith("ours")
     }

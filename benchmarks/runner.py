@@ -82,12 +82,26 @@ def failure(stderr: str, code: int) -> str:
     return (lines[-1] if lines else f"exit code {code}")[:300]
 
 
+OUT_OF_REACH = 0.6
+"""A peer that is slower than this share of the fastest one in the first round is not measured again: it will not be the fastest."""
+
+
+def within_reach(case: Case, first: Mapping[Entry, Mapping[str, Any]]) -> set[Entry]:
+    """Who is measured in the rounds after the first one: all of ours, and the peers near the fastest of them."""
+    metric, peers = case.metrics[0], [entry for entry in first if entry.library != "ours"]
+    if len(case.metrics) > 1 or metric.kind == "bytes" or not peers:
+        return set(first)
+    values = {entry: float(first[entry]["values"][metric.name]) for entry in peers}
+    speeds = {entry: value if metric.kind == "rate" else 1 / value for entry, value in values.items()}
+    return set(first) - {entry for entry in peers if speeds[entry] < OUT_OF_REACH * max(speeds.values())}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """All measurements of a case."""
 
     results: Mapping[Entry, list[dict[str, Any]]]
-    """One per round; entries that failed once are left out."""
+    """One per round, or of the first round only (`within_reach`); entries that failed once are left out."""
     failed: Mapping[Entry, str]
 
 
@@ -95,9 +109,10 @@ def run_case(case: Case, taking_part: list[Entry], pythons: Mapping[str, Path], 
     """Alternates between the entries for `rounds` rounds."""
     results: dict[Entry, list[dict[str, Any]]] = {entry: [] for entry in taking_part}
     failed: dict[Entry, str] = {}
+    contenders: set[Entry] = set()
     for number in range(rounds):
         for entry in taking_part:
-            if entry in failed:
+            if entry in failed or (number and entry not in contenders):
                 continue
             begin = time.monotonic()
             try:
@@ -109,4 +124,6 @@ def run_case(case: Case, taking_part: list[Entry], pythons: Mapping[str, Path], 
             results[entry].append(result)
             numbers = ", ".join(f"{name} {value:,.6g}" for name, value in result["values"].items())
             print(f"  {number + 1}/{rounds} {entry}: {numbers}  [{time.monotonic() - begin:.0f} s]", flush=True)
+        if number == 0:
+            contenders = within_reach(case, {entry: found[0] for entry, found in results.items() if found})
     return Outcome({entry: found for entry, found in results.items() if entry not in failed}, failed)

@@ -39,7 +39,8 @@ def cpu_table(records: dict[str, Any], learning: dict[str, Any]) -> list[str]:
             unit = " (less is better)" if values["unit"] in (MEMORY_UNIT, "s") else ""
             day = record["at_utc"][:10]
             cells += [str(record["rounds"]), day, _learned(learning.get(case))]
-            lines.append(f"| {name}{unit} | {peer} | {' | '.join(cells)} |")
+            beside = f"{peer} (of {len(values['ratios']['ours'])})"
+            lines.append(f"| {name}{unit} | {beside} | {' | '.join(cells)} |")
     return lines
 
 

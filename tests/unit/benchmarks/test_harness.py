@@ -6,13 +6,14 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.__main__ import keep, parse
 from benchmarks.cases import CASES, NOT_MEASURED, PEERS, find_case
 from benchmarks.environments import CONSTRAINTS, PACKAGES, install_failure, torch_pin
 from benchmarks.peers.common import Stopwatch, transitions
-from benchmarks.runner import Entry, MeasurementError, entries, measure
+from benchmarks.runner import Entry, MeasurementError, entries, measure, within_reach
 
 
 class Clock:
@@ -119,6 +120,20 @@ def test_a_measurement_is_a_fresh_process_that_answers_in_json() -> None:
     assert result["torch_threads"] == 1
     with pytest.raises(MeasurementError, match="KeyError: 'chess'"):
         measure(Entry("ours", 1), Path(sys.executable), {"kind": "chess"})
+
+
+def test_only_peers_near_the_fastest_are_measured_again() -> None:
+    def found(name: str, value: float) -> dict[str, Any]:
+        return {"values": {name: value}}
+
+    ours, fast, near, far = (Entry(library, 1) for library in ("ours", "sb3", "tianshou", "torchrl"))
+    rates = {ours: found("calls_per_second", 1.0), fast: found("calls_per_second", 100.0)}
+    rates |= {near: found("calls_per_second", 60.0), far: found("calls_per_second", 59.0)}
+    assert within_reach(find_case("gae"), rates) == {ours, fast, near}
+    seconds = {ours: found("seconds", 9.0), fast: found("seconds", 1.0), far: found("seconds", 2.0)}
+    assert within_reach(find_case("import"), seconds) == {ours, fast}
+    assert within_reach(find_case("gae"), {ours: found("calls_per_second", 1.0)}) == {ours}
+    assert within_reach(find_case("checkpoint"), {fast: {}, far: {}}) == {fast, far}
 
 
 def test_measuring_a_case_again_replaces_its_record_only(tmp_path: Path) -> None:

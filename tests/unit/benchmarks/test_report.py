@@ -63,6 +63,16 @@ def test_the_summary_has_one_line_for_each_of_our_variants(outcome: Outcome) -> 
     ]
 
 
+def test_a_peer_that_took_part_in_the_first_round_only_is_compared_there() -> None:
+    outcome = Outcome(
+        {Entry("ours", 1): rounds(100, 400), Entry("sb3", 1): rounds(50), Entry("rllib", 1): rounds(1, 2)}, {}
+    )
+    speed = record_of(CASE, outcome, {})["metrics"]["speed"]
+    assert speed["ratios"]["ours"]["sb3"]["rounds"] == [2.0]
+    assert speed["ratios"]["ours"]["rllib"]["rounds"] == [100.0, 200.0]
+    assert speed["fastest_peer"] == "sb3"
+
+
 def test_without_peers_there_is_nothing_to_compare() -> None:
     alone = Outcome({Entry("ours", 1): rounds(5.0)}, {})
     record = record_of(CASE, alone, {})
