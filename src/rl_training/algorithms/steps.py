@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -344,13 +345,19 @@ def _undone(algorithm: Algorithm[Any, Any]) -> Iterator[None]:
     torch.random.set_rng_state(global_stream)
 
 
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a batch, all but the indices of replayed transitions, which no step reads."""
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "indices")
+
+
 def _parts(batch: Any) -> dict[Any, Any]:
-    """What a batch consists of: its fields, all but the indices of replayed transitions, which no step reads."""
+    """What a batch consists of."""
     if isinstance(batch, dict):
         return batch
     if isinstance(batch, tuple):
         return dict(enumerate(batch))
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch) if field.name != "indices"}
+    return {name: getattr(batch, name) for name in _names(type(batch))}
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -114,7 +114,7 @@ class ActionAdapter:
         scaled = self._low + shares * self._half_width
         # The bounds last: rounding to the space's dtype may step over one by a unit in the last place.
         native = np.minimum(np.maximum(scaled.astype(space.dtype), space.low), space.high)
-        if np.isnan(native).any():
+        if np.count_nonzero(native != native):  # NaN
             raise NonFiniteError("the policy's actions became NaN; no environment was stepped with them")
         return native
 
