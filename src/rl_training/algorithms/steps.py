@@ -357,7 +357,8 @@ def _parts(batch: Any) -> dict[Any, Any]:
         return batch
     if isinstance(batch, tuple):
         return dict(enumerate(batch))
-    return {name: getattr(batch, name) for name in _names(type(batch))}
+    kind: Any = type(batch)
+    return {name: getattr(batch, name) for name in _names(kind)}
 
 
 def _tensors(batch: Any) -> list[Tensor]:
