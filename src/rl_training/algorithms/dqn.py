@@ -145,7 +145,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         self._run_step = step_runner(self, self._step)
         self._act_greedily = Acting(self._greedy, self.device)
         self._act_exploring = Acting(self._epsilon_greedy, self.device)
-        self._epsilon = torch.zeros((), device=self.device)
+        self._epsilon, self._share = torch.zeros((), device=self.device), 0.0
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> QNetwork:
@@ -187,11 +187,16 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         return {"policy": self.target}
 
     def explore(self, obs: Observation, *, generator: torch.Generator, progress: float) -> Tensor:
-        epsilon = self.config.epsilon_at(progress)
-        if epsilon <= 0:
+        self._set_epsilon(progress)
+        if self._share <= 0:
             return self._act_greedily(obs, generator=generator)
-        self._epsilon.fill_(epsilon)
         return self._act_exploring(obs, self._epsilon, generator=generator)
+
+    def _set_epsilon(self, progress: float) -> None:
+        share = self.config.epsilon_at(progress)
+        if share != self._share:  # else nothing to launch
+            self._share = share
+            self._epsilon.fill_(share)
 
     def _greedy(self, obs: Observation, random: RandomSource) -> Tensor:
         return self.policy.act(obs, generator=random)
@@ -203,7 +208,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         """One gradient step on the importance-weighted mean loss."""
         config = self.config
         self.optimizer.set_learning_rate(schedule_value(config.learning_rate, progress))
-        self._epsilon.fill_(config.epsilon_at(progress))
+        self._set_epsilon(progress)
         outcome = self._run_step(batch, None)
         self._priorities = outcome.priorities
         return {
