@@ -1,8 +1,9 @@
-"""What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [--output FILE].
+"""What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [CASE ...].
 
 Two agents train through the ordinary API, in turns of a few seconds: the benchmark's PPO on CartPole, and presets. Nothing is
 gained where no second core is free, so every turn notes how many cores other programs used, and rounds in which that was more
 than QUIET are reported apart. What the benchmark's CartPole learns is measured with it; for the presets it stands in results/.
+Named cases are measured again alone, and only their speeds are replaced in the data file.
 """
 
 from __future__ import annotations
@@ -162,21 +163,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="turns of each of the two (9)")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of: {'; '.join(CASES)} (all, and what they learn)")
     options = parser.parse_args()
-    record: dict[str, Any] = {
-        "command": f"python -m benchmarks.overlap --rounds {options.rounds}",
-        "at_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "system": system_info("cpu"),
-        "versions": versions(),
-        "work": PPO_CARTPOLE,
-    }
-    for case in CASES:
-        found = record[case] = measure(case, options.rounds)
+    unknown = set(options.cases) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {'; '.join(CASES)}")
+    record: dict[str, Any] = json.loads(options.output.read_text()) if options.cases else {"work": PPO_CARTPOLE}
+    for case in options.cases or CASES:
+        found = record[case] = {
+            "command": f"python -m benchmarks.overlap --rounds {options.rounds} '{case}'",
+            "at_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "system": system_info("cpu"),
+            "versions": versions(),
+            **measure(case, options.rounds),
+        }
         quiet = "no quiet round" if found["quiet"] is None else f"{found['quiet']['median']:.2f} in quiet rounds"
         print(f"{case}: overlapped is {found['ratio']['median']:.2f} times as fast ({quiet})", flush=True)
-    record["scores"] = scores()
-    for name, found in record["scores"].items():
-        print(f"{name}: mean return by seed {found['last_mean_by_seed']}")
+    if not options.cases:
+        record["scores"] = scores()
+        for name, found in record["scores"].items():
+            print(f"{name}: mean return by seed {found['last_mean_by_seed']}")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(record, indent=1) + "\n")
 

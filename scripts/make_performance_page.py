@@ -36,7 +36,7 @@ def cpu_table(records: dict[str, Any], learning: dict[str, Any]) -> list[str]:
             peer = values["fastest_peer"]
             cells = [_ratio(values["ratios"].get(who, {}).get(peer)) for who in ("ours", "ours compiled")]
             name = f"{case}, {metric}" if len(record["metrics"]) > 1 else case
-            unit = " (less is better)" if values["unit"] in (MEMORY_UNIT, "s") else ""
+            unit = " (less is better)" if values["unit"] == MEMORY_UNIT else ""
             day = record["at_utc"][:10]
             cells += [str(record["rounds"]), day, _learned(learning.get(case))]
             beside = f"{peer} (of {len(values['ratios']['ours'])})"
