@@ -2,8 +2,8 @@
 
 At the batch sizes of acting (a few rows) an operation of torch costs several times its work. The function is run once as it is
 written, and every operation is noted with the memory that it read and wrote. From then on the inputs are copied to where they
-were, and the operations are repeated on that memory: simple ones by NumPy, which takes a fraction of the time, matrix products
-and everything else by torch. Views cost nothing, because their memory is that of what they are a view of.
+were, and the operations are repeated on that memory: simple ones and narrow matrix products by NumPy, which takes a fraction of
+the time, everything else by torch. Views cost nothing, because their memory is that of what they are a view of.
 """
 
 from __future__ import annotations
