@@ -32,19 +32,15 @@ def gae(
     """
     assert rewards_TN.shape == values_TN.shape == next_values_TN.shape == valid_TN.shape, "all inputs are (T, N)"
     assert terminated_TN.dtype == ended_TN.dtype == valid_TN.dtype == torch.bool, "flags are bool"
-    # Products with 0 and 1 instead of masks, which torch applies one number at a time on a CPU.
-    alive_TN, valid_TN, on_TN = (_zeros_and_ones(flags) for flags in (~terminated_TN, valid_TN, valid_TN > ended_TN))
-    deltas_TN = torch.addcmul(rewards_TN - values_TN, alive_TN, next_values_TN, value=gamma).mul_(valid_TN)
+    # Masks and not products with 0: a terminal observation may be NaN, and then so is its value.
+    deltas_TN = rewards_TN + gamma * torch.where(terminated_TN, 0.0, next_values_TN) - values_TN
+    deltas_TN = torch.where(valid_TN, deltas_TN, 0.0)
     # What step t+1 may pass back to step t: nothing across an episode's end or to an invalid step, and an invalid step
     # at t+1 has nothing to pass on.
-    carry_TN = on_TN.mul_(gamma * gae_lambda)
+    # By way of numbers, because torch turns truth values into floats one at a time on a CPU.
+    carry_TN = (valid_TN > ended_TN).view(torch.uint8).to(deltas_TN.dtype).mul_(gamma * gae_lambda)
 
     return _recurrence(deltas_TN, carry_TN, bound=gamma * gae_lambda)
-
-
-def _zeros_and_ones(flags: Tensor) -> Tensor:
-    """Flags as float32."""
-    return flags.view(torch.uint8).to(torch.float32)
 
 
 def discounted_running_returns(

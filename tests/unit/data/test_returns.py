@@ -7,6 +7,7 @@ from torch import Tensor
 from rl_training.data.returns import LARGE, discounted_running_returns, gae
 
 GAMMA, LAMBDA = 0.5, 0.5
+NAN = float("nan")
 REWARDS = [1.0, 2.0, 3.0, 4.0]
 VALUES = [1.0, 1.0, 1.0, 1.0]
 LAST_VALUE = 2.0
@@ -138,6 +139,19 @@ def test_random_data_against_the_definition(seed: int, shape: tuple[int, int]) -
     # The comparison can fail: letting episodes flow into each other is far outside the tolerance.
     wrong = gae(rewards, values, next_values, terminated, torch.zeros_like(ended), valid, 0.97, 0.9)
     assert (wrong.double() - expected).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("envs", [1, LARGE], ids=["small", "in blocks"])
+def test_a_terminal_observation_without_a_value_spoils_nothing(envs: int) -> None:
+    """Physics that blew up: the value of the terminal observation is NaN, and with it that of the dummy step that shows it."""
+    # δ = 1 + ½·4 − 2 = 1, 1 − 4 = −3 (terminated), 0 (the dummy step), 1 + ½·8 − 6 = −1; A = 1 + ¼·(−3), −3, 0, −1.
+    rewards = torch.ones(4, envs)
+    values = torch.tensor([2.0, 4.0, NAN, 6.0])[:, None].repeat(1, envs)
+    next_values = torch.tensor([4.0, NAN, NAN, 8.0])[:, None].repeat(1, envs)
+    terminated = torch.tensor([False, True, False, False])[:, None].repeat(1, envs)
+    valid = torch.tensor([True, True, False, True])[:, None].repeat(1, envs)
+    advantages = gae(rewards, values, next_values, terminated, terminated, valid, 0.5, 0.5)
+    assert advantages.T.unique(dim=0).tolist() == [[0.25, -3.0, 0.0, -1.0]]
 
 
 def test_running_returns_by_hand() -> None:
