@@ -7,31 +7,24 @@ variant (whatever decides which operations it consists of) and its source of ran
 from __future__ import annotations
 
 import copy
-import dataclasses
 import random
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.graphs import GraphedStep, OutputT, RunStep, StepBatchT, VariantT
+from rl_training.utils.batches import mapped, on_device, tensors_of
 from rl_training.utils.draws import Draw, RandomSource, Recorder, Tape
 from rl_training.utils.host_program import HostProgram
 
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
 
-StepBatchT = TypeVar("StepBatchT")
-VariantT = TypeVar("VariantT", bound=Hashable)
-OutputT = TypeVar("OutputT")
 Step = Callable[[StepBatchT, VariantT, RandomSource], OutputT]
-RunStep = Callable[[StepBatchT, VariantT], OutputT]
-
-WARM_UP_CALLS = 3
-"""Calls that run as ordinary updates before a recording, so that libraries have allocated what they keep."""
 
 
 def step_runner(
@@ -39,7 +32,7 @@ def step_runner(
 ) -> RunStep[StepBatchT, VariantT, OutputT]:
     """The fastest way to run this step that the algorithm's settings and its device allow.
 
-    All batches must have the same shapes. What a call puts out may be overwritten by the next call.
+    All batches must have the same shapes; they may come from the host. What a call puts out may be overwritten by the next call.
     """
     step = in_precision(algorithm, step)
     if algorithm.compiled:
@@ -50,7 +43,9 @@ def step_runner(
     def run(batch: StepBatchT, variant: VariantT) -> OutputT:
         return step(batch, variant, algorithm.generator)
 
-    return GraphedStep(run, algorithm.generator) if algorithm.device.type == "cuda" else run
+    if algorithm.device.type == "cuda":
+        return GraphedStep(run, algorithm.generator)
+    return lambda batch, variant: run(on_device(batch, algorithm.device), variant)
 
 
 def in_precision(
@@ -174,7 +169,7 @@ class HostDraws(Generic[OutputT]):
         self._program: HostProgram[OutputT] | None = None
 
     def __call__(self, *args: Any, generator: torch.Generator) -> OutputT:
-        tensors = _tensors(args)
+        tensors = tensors_of(args)
         shapes = [tensor.shape for tensor in tensors]
         if self._program is None or shapes != self._shapes or self._program.outdated():
             self._program, self._shapes = self._recorded(args, generator.device), shapes
@@ -187,11 +182,11 @@ class HostDraws(Generic[OutputT]):
     def _recorded(self, args: tuple[Any, ...], device: torch.device) -> HostProgram[OutputT]:
         with self._undoing():
             draws = _draws_of(self._function, args, device)
-        own, other = _cloned(args), torch.Generator(device)
+        own, other = mapped(Tensor.clone, args), torch.Generator(device)
         numbers = [draw.take(other) for draw in draws]
         self._draws = list(zip(draws, numbers))
         with self._undoing():
-            return HostProgram(lambda: self._function(*own, Tape(numbers)), _tensors(own), numbers)
+            return HostProgram(lambda: self._function(*own, Tape(numbers)), tensors_of(own), numbers)
 
 
 def repeated(function: Callable[..., OutputT], device: torch.device) -> Callable[..., OutputT]:
@@ -283,57 +278,6 @@ class Acting:
         return self._graphed(tensors, None)
 
 
-def recorded_graph(
-    run: Callable[[], OutputT], generators: Sequence[torch.Generator], stream: torch.cuda.Stream
-) -> tuple[torch.cuda.CUDAGraph, OutputT]:
-    """What `run` does on the GPU, noted down and not played, and where a replay will put its results."""
-    graph = torch.cuda.CUDAGraph()
-    for generator in generators:
-        graph.register_generator_state(generator)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        outputs = run()
-    # Recording sets the generators' counters on the GPU to 0, in its own stream: that must be over before a replay sets them.
-    torch.cuda.synchronize()
-    return graph, outputs
-
-
-class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):
-    """Runs a step and, after a few calls of a variant, replays its recording as a CUDA graph.
-
-    Random numbers come from `generator`, whose state moves on as if the step had run.
-    """
-
-    def __init__(self, run: RunStep[StepBatchT, VariantT, OutputT], generator: torch.Generator):
-        self._run, self._generator = run, generator
-        self._calls: dict[VariantT, int] = {}
-        self._graphs: dict[VariantT, tuple[torch.cuda.CUDAGraph, OutputT]] = {}
-        self._inputs: StepBatchT | None = None
-        self._stream = torch.cuda.Stream(generator.device)
-
-    def __call__(self, batch: StepBatchT, variant: VariantT) -> OutputT:
-        calls = self._calls.get(variant, 0)
-        self._calls[variant] = calls + 1
-        if calls < WARM_UP_CALLS:
-            # On a side stream, where capturing will happen, as PyTorch asks for.
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                outputs = self._run(batch, variant)
-            torch.cuda.current_stream().wait_stream(self._stream)
-            return outputs
-        if self._inputs is None:
-            self._inputs = _cloned(batch)
-        else:
-            torch._foreach_copy_(_tensors(self._inputs), _tensors(batch))
-        if variant not in self._graphs:
-            inputs = self._inputs
-            # Each with memory of its own: what one variant has put out must outlive the next call of another.
-            self._graphs[variant] = recorded_graph(lambda: self._run(inputs, variant), [self._generator], self._stream)
-        graph, outputs = self._graphs[variant]
-        graph.replay()
-        return outputs
-
-
 @contextmanager
 def _undone(algorithm: Algorithm[Any, Any]) -> Iterator[None]:
     """Brings weights, optimisers and random streams back to where they were."""
@@ -343,35 +287,3 @@ def _undone(algorithm: Algorithm[Any, Any]) -> Iterator[None]:
     algorithm.policy.load_state_dict(policy)
     algorithm.load_state_dict(state)
     torch.random.set_rng_state(global_stream)
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a batch, all but the indices of replayed transitions, which no step reads."""
-    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "indices")
-
-
-def _parts(batch: Any) -> dict[Any, Any]:
-    """What a batch consists of."""
-    if isinstance(batch, dict):
-        return batch
-    if isinstance(batch, tuple):
-        return dict(enumerate(batch))
-    kind: Any = type(batch)
-    return {name: getattr(batch, name) for name in _names(kind)}
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    if isinstance(batch, Tensor):
-        return [batch]
-    parts = batch if isinstance(batch, tuple) else _parts(batch).values()
-    return [tensor for part in parts for tensor in ((part,) if isinstance(part, Tensor) else _tensors(part))]
-
-
-def _cloned(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.clone()
-    copies = {name: _cloned(part) for name, part in _parts(batch).items()}
-    if isinstance(batch, dict):
-        return copies
-    return tuple(copies.values()) if isinstance(batch, tuple) else dataclasses.replace(batch, **copies)

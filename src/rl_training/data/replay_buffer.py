@@ -16,6 +16,7 @@ from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, TRUNCATED, Repla
 from rl_training.data.replay_storage import Ints
 from rl_training.data.rollout_buffer import ObsTensor, Shape
 from rl_training.data.sum_tree import SumTree
+from rl_training.utils.batches import on_device
 from rl_training.utils.errors import CheckpointError, ConfigError, NonFiniteError
 
 
@@ -37,29 +38,6 @@ class TransitionBatch:
     """(B,) float32: importance weights divided by the batch's largest; ones without prioritisation."""
     indices: Tensor
     """(B,) int64 on the CPU: names of the transitions for `update_priorities`, never used twice."""
-
-    def to(self, device: torch.device) -> TransitionBatch:
-        """The batch on another device, its indices excepted."""
-        if self.rewards.device.type == device.type:  # `cuda` and `cuda:0` are the same device, and not equal
-            return self
-        parts = {
-            "actions": self.actions,
-            "rewards": self.rewards,
-            "discounts": self.discounts,
-            "weights": self.weights,
-            **_named(self.obs, "obs"),
-            **_named(self.next_obs, "next_obs"),
-        }
-        moved = _moved_together(parts, device)
-        return TransitionBatch(
-            obs=_unnamed(moved, self.obs, "obs"),
-            actions=moved["actions"],
-            rewards=moved["rewards"],
-            next_obs=_unnamed(moved, self.next_obs, "next_obs"),
-            discounts=moved["discounts"],
-            weights=moved["weights"],
-            indices=self.indices,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +67,6 @@ class Prioritization:
 
     alpha: float = 0.6
     epsilon: float = 1e-6
-
-
-def _named(obs: ObsTensor, name: str) -> dict[str, Tensor]:
-    return {f"{name}/{key}": value for key, value in obs.items()} if isinstance(obs, dict) else {name: obs}
-
-
-def _unnamed(parts: Mapping[str, Tensor], like: ObsTensor, name: str) -> ObsTensor:
-    return {key: parts[f"{name}/{key}"] for key in like} if isinstance(like, dict) else parts[name]
-
-
-def _moved_together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Tensors from the host on a device: one transfer for each dtype, because each costs as much as its bytes."""
-    moved: dict[str, Tensor] = {}
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
-        group = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
-        sizes = [tensor.numel() for tensor in group.values()]
-        # Pinned memory, so that the host need not wait; its allocator keeps it until the transfer is done.
-        packed = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
-        torch.cat([tensor.reshape(-1) for tensor in group.values()], out=packed)
-        parts = packed.to(device, non_blocking=True).split(sizes)
-        moved |= {name: part.view(tensor.shape) for part, (name, tensor) in zip(parts, group.items())}
-    return moved
 
 
 class ReplayBuffer(ReplayRing):
@@ -294,7 +250,7 @@ class ReplayBuffer(ReplayRing):
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
-        return tensor if self._in_memory else tensor.to(self.device)
+        return tensor if self._in_memory else on_device(tensor, self.device)
 
     # Priorities ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.runtime.throughput import StageTimer
+from rl_training.utils.batches import on_device
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
 
@@ -36,12 +37,6 @@ def obs_to_torch(obs: Observation, device: torch.device) -> ObsTensor:
     if isinstance(kept, dict):
         return on_device({key: torch.from_numpy(value) for key, value in kept.items()}, device)
     return on_device(torch.from_numpy(kept), device)
-
-
-def on_device(obs: ObsTensor, device: torch.device) -> ObsTensor:
-    if isinstance(obs, dict):
-        return {key: value.to(device) for key, value in obs.items()}
-    return obs.to(device)
 
 
 class EpisodeStatistics:

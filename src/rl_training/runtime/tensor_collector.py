@@ -15,7 +15,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.steps import WARM_UP_CALLS, CompiledDraws, recorded_graph
+from rl_training.algorithms.graphs import WARM_UP_CALLS, recorded_graph
+from rl_training.algorithms.steps import CompiledDraws
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.tensor_envs import TensorVectorEnv

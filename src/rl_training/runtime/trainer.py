@@ -287,16 +287,13 @@ class OffPolicyTrainer(CollectingTrainer):
     def _update(self, updates: int) -> None:
         config, buffer = self.algorithm.config, self.collector.buffer
         beta = schedule_value(config.per_beta, self.progress)
-        on_device = self.algorithm.device.type != "cpu"
         for _ in range(updates):
             batch = buffer.sample(config.batch_size, beta)
-            if on_device:
-                batch = batch.to(self.algorithm.device)
             self.metrics = self.algorithm.update(batch, self.progress)
             if config.prioritized:
                 buffer.update_priorities(batch.indices, self.algorithm.priorities())
         # Asking a GPU would stall it, and nothing is applied after a bad loss anyway: there, ask now and then.
-        if not on_device or self.iterations % 100 == 0:
+        if self.algorithm.device.type == "cpu" or self.iterations % 100 == 0:
             for optimizer in self.algorithm.optimizers().values():
                 optimizer.raise_if_nonfinite()
 

@@ -11,7 +11,7 @@ import torch
 
 from helpers.replay import Stream
 from helpers.tools import through_codec
-from rl_training.data.replay_buffer import Prioritization, ReplayBuffer, TransitionBatch, _moved_together
+from rl_training.data.replay_buffer import Prioritization, ReplayBuffer, TransitionBatch
 from rl_training.utils.errors import CheckpointError, ConfigError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 
@@ -608,25 +608,3 @@ def test_an_empty_buffer_says_so() -> None:
     for prioritization in (None, Prioritization()):
         with pytest.raises(ValueError, match="empty"):
             one_env(3, prioritization=prioritization).sample(1)
-
-
-def test_tensors_of_several_dtypes_are_moved_unchanged() -> None:
-    tensors = {
-        "obs/a": torch.randn(3, 2),
-        "obs/b": torch.arange(12, dtype=torch.uint8).view(3, 2, 2),
-        "actions": torch.tensor([4, 5, 6]),
-        "rewards": torch.randn(3),
-    }
-    moved = _moved_together(tensors, torch.device("cpu"))
-    assert moved.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert moved[name].dtype == tensor.dtype and torch.equal(moved[name], tensor), name
-
-
-def test_a_batch_stays_on_a_device_with_another_name() -> None:
-    """A tensor on `cuda` says that it is on `cuda:0`, and the two are not equal."""
-    there = torch.zeros(3, device="meta")
-    batch = TransitionBatch(there, there, there, there, there, there, indices=torch.arange(3))
-    other = torch.device("meta", 0)
-    assert there.device != other
-    assert batch.to(other) is batch
