@@ -10,7 +10,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median_low
@@ -53,22 +53,25 @@ class Rate(Callback):
             trainer.stop("measured")
 
 
-def actor_critic(algo: str, *, overlap: bool = False, storage: str = "ram") -> dict[str, Any]:
+def actor_critic(algo: str, *, storage: str = "ram", **settings: Any) -> TrainConfig:
     """One environment, one update of 256 transitions per step, networks of 256 x 256."""
+    common: dict[str, Any] = {
+        "algo": algo,
+        "env_id": "HalfCheetah-v5",
+        "num_envs": 1,
+        "total_timesteps": 1_000_000,
+        "device": "cuda",
+        "policy": {"hidden_sizes": [256, 256], "activation": "relu"},
+        "hyperparams": {"batch_size": 256, "learning_starts": 1_000, "replay_storage": storage},
+        "evaluation": {"every": 0},
+        "checkpoint": {"every": 0},
+    }
+    return TrainConfig(**{**common, **settings})
+
+
+def actor_critic_rate(algo: str, **settings: Any) -> dict[str, Any]:
     rate = Rate(begin=3_000, end=9_000)
-    config = TrainConfig(
-        algo=algo,
-        env_id="HalfCheetah-v5",
-        num_envs=1,
-        total_timesteps=1_000_000,
-        device="cuda",
-        overlap=overlap,
-        policy={"hidden_sizes": [256, 256], "activation": "relu"},  # type: ignore[arg-type]
-        hyperparams={"batch_size": 256, "learning_starts": 1_000, "replay_storage": storage},
-        evaluation={"every": 0},  # type: ignore[arg-type]
-        checkpoint={"every": 0},  # type: ignore[arg-type]
-    )
-    _learn(config, [rate])
+    learned(actor_critic(algo, **settings), [rate]).close()
     return rate.result
 
 
@@ -77,34 +80,33 @@ def ppo_tensor() -> dict[str, Any]:
     rate = Rate(begin=2_000_000, end=30_000_000)
     only_training = {"total_timesteps": 100_000_000, "evaluation.every": 0, "checkpoint.every": 0}
     config = resolve("ppo/cartpole_tensor", {"device": "cuda", **only_training}).config
-    _learn(config, [rate])
+    learned(config, [rate]).close()
     runs = []
     for seed in SEEDS:
         config = resolve("ppo/cartpole_tensor", {"device": "cuda", "seed": seed}).config
         begin = time.perf_counter()
-        agent = _learn(config, [], close=False)
+        agent = learned(config)
         seconds = time.perf_counter() - begin
         runs.append({"seed": seed, "seconds": round(seconds, 2), "mean": agent.evaluate(100, seed=10_000 + seed).mean})
         agent.close()
     return {**rate.result, "runs": runs}
 
 
-def _learn(config: TrainConfig, callbacks: list[Callback], *, close: bool = True) -> Any:
+def learned(config: TrainConfig, callbacks: Sequence[Callback] = ()) -> Any:
+    """The agent after training."""
     with tempfile.TemporaryDirectory() as folder:
         config.output_dir = folder
         agent = getattr(rl_training, config.algo.upper())(config)
-        agent.learn(callbacks=callbacks)
-        if close:
-            agent.close()
+        agent.learn(callbacks=list(callbacks))
     return agent
 
 
 CASES: Mapping[str, Callable[[], dict[str, Any]]] = {
-    "sac-halfcheetah": lambda: actor_critic("sac"),
-    "sac-halfcheetah-overlap": lambda: actor_critic("sac", overlap=True),
-    "sac-halfcheetah-replay-on-device": lambda: actor_critic("sac", storage="device"),
-    "td3-halfcheetah": lambda: actor_critic("td3"),
-    "td3-halfcheetah-overlap": lambda: actor_critic("td3", overlap=True),
+    "sac-halfcheetah": lambda: actor_critic_rate("sac"),
+    "sac-halfcheetah-overlap": lambda: actor_critic_rate("sac", overlap=True),
+    "sac-halfcheetah-replay-on-device": lambda: actor_critic_rate("sac", storage="device"),
+    "td3-halfcheetah": lambda: actor_critic_rate("td3"),
+    "td3-halfcheetah-overlap": lambda: actor_critic_rate("td3", overlap=True),
     "ppo-cartpole-4096": ppo_tensor,
 }
 
