@@ -12,12 +12,10 @@ FOLDER = ROOT / "results" / "performance"
 PAGE = ROOT / "docs" / "performance.md"
 MEMORY_UNIT = "bytes/step"
 GPU_LEARNING = {
-    "sac-halfcheetah": ("sac_pendulum", "sac_halfcheetah"),
     "sac-halfcheetah-overlap": ("controls/sac_pendulum_overlapped",),
-    "td3-halfcheetah": ("td3_pendulum", "td3_halfcheetah"),
     "td3-halfcheetah-overlap": ("controls/td3_pendulum_overlapped",),
 }
-"""Results of the same code on such a GPU, beside its speed."""
+"""Results of the same code on such a GPU, beside its speed, where the case itself was not trained over seeds."""
 
 
 def read(name: str, folder: Path = FOLDER) -> dict[str, Any]:
@@ -57,11 +55,11 @@ def _ratio(spread: dict[str, float] | None) -> str:
     return "–" if spread is None else f"{spread['median']:.2f} × ({spread['min']:.2f} to {spread['max']:.2f})"
 
 
-def gpu_table(records: dict[str, Any]) -> list[str]:
+def gpu_table(records: dict[str, Any], learning: dict[str, Any]) -> list[str]:
     lines = ["| case | steps/s, median and range | rounds | learning | command |", "|---|---|---|---|---|"]
     for case, record in records.items():
         runs = record.get("runs", [])
-        learned = "; ".join(map(_measured, GPU_LEARNING.get(case, ()))) or "–"
+        learned = "; ".join(map(_measured, GPU_LEARNING.get(case, ()))) or _learned(_by_device(learning.get(case)))
         if runs:
             scores, seconds = [run["mean"] for run in runs], [run["seconds"] for run in runs]
             learned = f"{len(runs)} seeds: {min(scores):.1f} to {max(scores):.1f} after {min(seconds):.1f} to {max(seconds):.1f} s"
@@ -69,6 +67,15 @@ def gpu_table(records: dict[str, Any]) -> list[str]:
         rate = f"{record['steps_per_second']:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
         lines.append(f"| {case} | {rate} | {len(rates)} | {learned} | `{record['command']}` |")
     return lines
+
+
+def _by_device(records: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What was learned on each device, in the form of a record of several libraries."""
+    if not records:
+        return None
+    names = {"cuda": "GPU", "cpu": "CPU"}
+    returns = {names[device]: records[device]["returns"] for device in names if device in records}
+    return {"steps": next(iter(records.values()))["steps"], "returns": returns}
 
 
 def _measured(name: str) -> str:
@@ -108,7 +115,7 @@ def overlap_table(record: dict[str, Any]) -> list[str]:
 def tables() -> dict[str, list[str]]:
     return {
         "cpu": cpu_table(read("cpu.json"), read("learning.json")),
-        "gpu": gpu_table(read("gpu.json")),
+        "gpu": gpu_table(read("gpu.json"), read("gpu_learning.json")),
         "growth": growth_table(read("growth.json")),
         "overlap": overlap_table(read("overlap.json")),
     }

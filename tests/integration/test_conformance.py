@@ -48,6 +48,11 @@ def test_every_algorithm_conforms_on_a_gpu(algo: str) -> None:
         check_algorithm(algo, device="cuda", only=ON_A_GPU, hyperparams=replay).raise_if_failed()
 
 
+def test_a_run_with_its_replay_in_files_goes_on_exactly() -> None:
+    files = {"replay_storage": "disk"}
+    check_algorithm("sac", only=("same_seed", "save_load", "split_run"), hyperparams=files).raise_if_failed()
+
+
 class UnseededNoise(A2C):
     """Randomness that no seed controls."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -29,32 +30,38 @@ class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):
     """
 
     def __init__(self, run: RunStep[StepBatchT, VariantT, OutputT], generator: torch.Generator):
-        self._run, self._generator = run, generator
+        self._run, self._generator, self._device = run, generator, generator.device
         self._calls: dict[VariantT, int] = {}
         self._graphs: dict[VariantT, tuple[torch.cuda.CUDAGraph, OutputT]] = {}
         self._memory: BatchMemory[StepBatchT] | None = None
-        self._stream = torch.cuda.Stream(generator.device)
+        self._stream = torch.cuda.Stream(self._device)
 
     def __call__(self, batch: StepBatchT, variant: VariantT) -> OutputT:
         if self._memory is None:
-            self._memory = BatchMemory(batch, self._generator.device)
+            self._memory = BatchMemory(batch, self._device)
         self._memory.put(batch)
         inputs = self._memory.batch
         calls = self._calls.get(variant, 0)
         if calls < WARM_UP_CALLS:
             self._calls[variant] = calls + 1
-            # On a side stream, where capturing will happen, as PyTorch asks for.
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                outputs = self._run(inputs, variant)
-            torch.cuda.current_stream().wait_stream(self._stream)
-            return outputs
+            with aside(self._stream):
+                return self._run(inputs, variant)
         if variant not in self._graphs:
             # Each with memory of its own: what one variant has put out must outlive the next call of another.
             self._graphs[variant] = recorded_graph(lambda: self._run(inputs, variant), [self._generator], self._stream)
         graph, outputs = self._graphs[variant]
         graph.replay()
         return outputs
+
+
+@contextmanager
+def aside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """On a side stream, in turn with the current one: there PyTorch wants what is going to be captured to run first."""
+    current = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield
+    current.wait_stream(stream)
 
 
 def recorded_graph(
@@ -64,11 +71,11 @@ def recorded_graph(
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(stream.device)
     with torch.cuda.graph(graph, stream=stream):
         outputs = run()
     # Recording sets the generators' counters on the GPU to 0, in its own stream: that must be over before a replay sets them.
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(stream.device)
     return graph, outputs
 
 
@@ -107,12 +114,11 @@ class _Staging(Generic[StepBatchT]):
     def send(self, tensors: list[Tensor], pieces: list[Tensor]) -> None:
         if self._fetched is not None:
             self._fetched.synchronize()
-        for own, tensor in zip(self._tensors, tensors):
-            own.copy_(tensor)
+        torch._foreach_copy_(self._tensors, tensors)
         for own, piece in zip(self._pieces, pieces):
             piece.copy_(own, non_blocking=True)
         if self._fetched is not None:
-            self._fetched.record()
+            self._fetched.record(torch.cuda.current_stream(pieces[0].device))
 
 
 def _laid_out(like: StepBatchT, make: Callable[[int, torch.dtype], Tensor]) -> tuple[list[Tensor], StepBatchT]:

@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.graphs import WARM_UP_CALLS, recorded_graph
+from rl_training.algorithms.graphs import WARM_UP_CALLS, aside, recorded_graph
 from rl_training.algorithms.steps import CompiledDraws
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper
@@ -163,12 +163,8 @@ class TensorRolloutCollector(RolloutCollector):
     def _play_recorded(self) -> None:
         """One rollout; after the first few, all of it is replayed as a CUDA graph."""
         if self._graph is None:
-            # On a side stream, where capturing will happen, as PyTorch asks for.
-            stream = torch.cuda.Stream(self.device)
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
+            with aside(torch.cuda.Stream(self.device)):
                 self._play()
-            torch.cuda.current_stream().wait_stream(stream)
             self._played += 1
             if self._played == WARM_UP_CALLS:
                 self._graph = self._record()
