@@ -16,7 +16,6 @@ from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, TRUNCATED, Repla
 from rl_training.data.replay_storage import Ints
 from rl_training.data.rollout_buffer import ObsTensor, Shape
 from rl_training.data.sum_tree import SumTree
-from rl_training.utils.batches import on_device
 from rl_training.utils.errors import CheckpointError, ConfigError, NonFiniteError
 
 
@@ -250,7 +249,7 @@ class ReplayBuffer(ReplayRing):
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
-        return tensor if self._in_memory else on_device(tensor, self.device)
+        return tensor if self._in_memory else tensor.to(self.device)
 
     # Priorities ------------------------------------------------------------------------------------------------------
 

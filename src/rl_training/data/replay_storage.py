@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.data.rollout_buffer import ObsTensor, Shape
-from rl_training.utils.batches import on_device
 from rl_training.utils.errors import ConfigError
 
 Ints = NDArray[np.int64]
@@ -37,7 +36,7 @@ class Table:
         if self._array is not None:
             found = self._array.take(rows, axis=0)
             return torch.from_numpy(found.astype(np.int64) if long else found)
-        taken = self.tensor.index_select(0, on_device(torch.from_numpy(rows), self.device))
+        taken = self.tensor.index_select(0, torch.from_numpy(rows).to(self.device))
         return taken.long() if long else taken
 
     def put(self, rows: Ints, values: Tensor) -> None:
@@ -45,8 +44,8 @@ class Table:
         if self._array is not None:
             self._array[rows] = values.detach().cpu().numpy()
         else:
-            values = on_device(values.detach(), self.device).to(self.dtype)
-            self.tensor.index_copy_(0, on_device(torch.from_numpy(rows), self.device), values)
+            values = values.detach().to(self.device, self.dtype)
+            self.tensor.index_copy_(0, torch.from_numpy(rows).to(self.device), values)
 
 
 class Allocator:
@@ -120,7 +119,7 @@ class ObsStorage:
         """What is stored of observations (B, ...): the newest frame of a stack, all of anything else."""
         entries = obs if isinstance(obs, dict) else {PLAIN: obs}
         return {
-            key: on_device(entries[key][:, -1] if key in self.stacked else entries[key], table.device).to(table.dtype)
+            key: (entries[key][:, -1] if key in self.stacked else entries[key]).to(table.device, table.dtype)
             for key, table in self.columns.items()
         }
 
@@ -208,7 +207,7 @@ class ObsStorage:
         self._free, self._free_count = free, self._free_count + len(new)
 
     def on_device(self, indices: Ints) -> Tensor:
-        return on_device(torch.from_numpy(indices), self.device)
+        return torch.from_numpy(indices).to(self.device)
 
     def as_obs(self, frames: Frames) -> ObsTensor:
         return frames[PLAIN] if self.single else frames

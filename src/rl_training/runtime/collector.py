@@ -199,7 +199,8 @@ class ReplayCollector(Collector):
         """
         begin = time.perf_counter()
         obs = obs_to_torch(self.stepper.obs, HOST)
-        seen = on_device(obs, self.device)
+        # Actions come when the GPU has finished learning and copying; only random ones come before.
+        seen = on_device(obs, self.device, wait=random)
         if random:
             actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs))
         else:

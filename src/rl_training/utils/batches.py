@@ -37,11 +37,10 @@ def mapped(change: Callable[[Tensor], Tensor], batch: BatchT) -> BatchT:
     return changed
 
 
-def on_device(batch: BatchT, device: torch.device) -> BatchT:
-    """The batch on a device. From the host's ordinary memory, which may change right afterwards, not from pinned one."""
-    # A GPU may have an update to finish first: CUDA takes such memory in before the host goes on, and copies when it is its turn.
-    at_once = device.type == "cuda"
-    return mapped(lambda tensor: tensor.to(device, non_blocking=at_once), batch)
+def on_device(batch: BatchT, device: torch.device, *, wait: bool = True) -> BatchT:
+    """The batch on a device. Without `wait` a GPU copies it when its turn comes, and nobody may change it before."""
+    later = not wait and device.type == "cuda"
+    return mapped(lambda tensor: tensor.to(device, non_blocking=later), batch)
 
 
 def _parts(batch: Any) -> dict[Any, Any]:
