@@ -25,8 +25,8 @@ Call = Callable[[], Any]
 Operation = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
 """What was called, its arguments, and its result."""
 
-LARGEST = 2**18
-"""Numbers in a tensor above which nothing is repeated: the way to the work costs little beside the work itself."""
+LARGEST_SHARED = 2**18
+"""Numbers in a tensor above which several threads are left to torch: NumPy works with one."""
 
 NARROW, ONE_THREAD = 32, 2**18
 """Rows or columns of a matrix product for which NumPy is faster, and multiplications up to which NumPy keeps to one thread."""
@@ -57,8 +57,8 @@ class HostProgram(Generic[OutputT]):
         self._outside = list(outside.values())
         self._pointers = [tensor.data_ptr() for tensor in self._outside]
         self._inputs = [tensor.detach().numpy() for tensor in inputs]
-        small = all(result.numel() <= LARGEST for result in results)
-        self.repeatable = small and not any(_tells(func, args) for func, args, *_ in operations)
+        fits = torch.get_num_threads() == 1 or all(result.numel() <= LARGEST_SHARED for result in results)
+        self.repeatable = fits and not any(_tells(func, args) for func, args, *_ in operations)
         if self.repeatable:
             kept = {_memory(tensor) for tensor in (*inputs, *numbers, *outside.values(), *tensors_in(output))}
             operations = _with_shared_memory(operations, kept)

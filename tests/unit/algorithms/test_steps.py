@@ -118,6 +118,28 @@ def test_recorded_updates_are_the_same_within_rounding(kind: type[Algorithm[Any,
     assert all(function._program.repeatable for function in recorded._run_step._functions.values())
 
 
+def test_recorded_updates_from_large_images_are_the_same_within_rounding() -> None:
+    stream = torch.Generator().manual_seed(0)
+    frames, flat = torch.randint(256, (2, 24, 4, 84, 84), generator=stream, dtype=torch.uint8), torch.ones(24)
+    actions = torch.randint(3, (24,), generator=stream)
+    batch = TransitionBatch(frames[0], actions, flat, frames[1], flat * 0.99, flat, indices=torch.arange(24))
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    recorded, written = (DQN(space, spaces.Discrete(3), DQN.config_class()) for _ in range(2))
+    as_written(written)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would be left to torch
+    try:
+        for _ in range(3):
+            metrics = [algorithm.update(batch, 0.0) for algorithm in (written, recorded)]
+            for name, value in metrics[0].items():
+                torch.testing.assert_close(metrics[1][name], value, rtol=1e-3, atol=1e-5, msg=name)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(function._program.repeatable for function in recorded._run_step._functions.values())
+    for name, weights in written.policy.state_dict().items():
+        torch.testing.assert_close(recorded.policy.state_dict()[name], weights, rtol=0, atol=2e-4, msg=name)
+
+
 @pytest.mark.parametrize("kind", [PPO, A2C])
 def test_recorded_on_policy_updates_are_the_same_within_rounding(kind: type[OneLossAlgorithm[Any]]) -> None:
     recorded, written = make_algorithm(kind), as_written(make_algorithm(kind))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.utils.host_program import IN_NUMPY, IN_TORCH, LARGEST, HostProgram, _Recording
+from rl_training.utils.host_program import IN_NUMPY, IN_TORCH, LARGEST_SHARED, HostProgram, _Recording
 
 X, Y = torch.linspace(-2.0, 2.0, 12).view(3, 4), torch.linspace(0.1, 3.0, 12).view(3, 4)
 MASK = X > 0.3
@@ -192,9 +192,18 @@ def test_what_depends_on_the_numbers_is_not_repeated(function: Callable[[Tensor]
     assert not HostProgram(lambda: function(x), [x]).repeatable
 
 
-def test_large_tensors_are_left_to_torch() -> None:
-    x = torch.zeros(LARGEST + 1)
-    assert not HostProgram(lambda: x + 1, [x]).repeatable
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_tensors_are_left_to_torch_if_it_has_several_threads(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for size in (LARGEST_SHARED, LARGEST_SHARED + 1):
+            x = torch.zeros(size)
+            program = HostProgram(lambda x=x: x + 1, [x])
+            assert program.repeatable == (threads == 1 or size == LARGEST_SHARED)
+            assert not program.repeatable or bool((program([torch.full((size,), 2.0)]) == 3).all())
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_another_number_of_inputs_is_refused() -> None:
