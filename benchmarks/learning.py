@@ -25,6 +25,8 @@ TOTALS = {
     "dqn-cartpole": 50_000,
     "sac-pendulum": 20_000,
     "td3-pendulum": 20_000,
+    "sac-halfcheetah": 20_000,
+    "td3-halfcheetah": 20_000,
 }
 """Environment steps of each case."""
 PEERS = ("sb3",)
