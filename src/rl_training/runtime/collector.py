@@ -35,8 +35,8 @@ def obs_to_torch(obs: Observation, device: torch.device) -> ObsTensor:
     """A batch of observations from the environments as tensors on the device."""
     kept = stored_obs(obs)
     if isinstance(kept, dict):
-        return on_device({key: torch.from_numpy(value) for key, value in kept.items()}, device)
-    return on_device(torch.from_numpy(kept), device)
+        return {key: torch.from_numpy(value).to(device) for key, value in kept.items()}
+    return torch.from_numpy(kept).to(device)
 
 
 class EpisodeStatistics:
