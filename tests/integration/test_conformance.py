@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from helpers.gpu import needs_gpu
 from rl_training.algorithms.a2c import A2C
 from rl_training.experiment import registry
 from rl_training.experiment.conformance import check_algorithm
@@ -39,7 +40,7 @@ def test_every_algorithm_conforms(algo: str) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@needs_gpu
 @pytest.mark.parametrize("algo", registry.algorithm_ids())
 def test_every_algorithm_conforms_on_a_gpu(algo: str) -> None:
     check_algorithm(algo, device="cuda", only=ON_A_GPU).raise_if_failed()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
+from helpers.gpu import needs_gpu
 from rl_training import SAC, TrainConfig
+from rl_training.policies.config import PolicyConfig
 from rl_training.utils.trees import differing_paths
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,7 @@ def test_the_same_is_learned_wherever_the_replay_lies(tmp_path: Path, device: st
             total_timesteps=500,
             device=device,
             output_dir=str(tmp_path / place),
-            policy={"hidden_sizes": [16]},  # type: ignore[arg-type]
+            policy=PolicyConfig(hidden_sizes=(16,)),
             # Episodes end after 200 steps, and 150 rows are overwritten three times.
             hyperparams={"replay_storage": place, "learning_starts": 50, "batch_size": 32, "buffer_size": 150},
         )

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.gpu import needs_gpu
 from rl_training.algorithms.graphs import ALIGNMENT, WARM_UP_CALLS, BatchMemory, GraphedStep, _Staging
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.utils.batches import mapped, on_device, tensors_of
 
 CPU = torch.device("cpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = [CPU, pytest.param(torch.device("cuda"), marks=needs_gpu)]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.gpu import needs_gpu
 from helpers.replay import Stream
 from helpers.tools import through_codec
 from rl_training.data.hindsight import HindsightReplayBuffer
@@ -434,7 +435,7 @@ def test_a_cleared_buffer_starts_over() -> None:
     assert goals_of(drawn(buffer.sample(200))) == {10: {11}, 20: {21, 22}, 21: {22}}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@needs_gpu
 def test_storage_on_the_gpu_draws_the_same() -> None:
     stream = GoalStream(3, 1)
     on_cpu, on_gpu = (

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.gpu import needs_gpu
 from helpers.replay import Stream
 from helpers.tools import through_codec
 from rl_training.data.replay_buffer import Prioritization, ReplayBuffer, TransitionBatch
@@ -505,7 +506,7 @@ def test_memory_mapped_storage_draws_the_same(frame_stack: int, tmp_path: Path) 
     continue_alike(stream, in_memory, on_disk)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@needs_gpu
 @pytest.mark.parametrize("frame_stack", [1, 3])
 def test_storage_on_the_gpu_draws_the_same(frame_stack: int) -> None:
     options: dict[str, Any] = {"frame_stack": frame_stack, "prioritization": Prioritization()}

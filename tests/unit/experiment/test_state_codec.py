@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.gpu import needs_gpu
 from rl_training.experiment.checkpoint_files import parse_json, read_tensors, write_tensors
 from rl_training.experiment.state_codec import ARRAY_DTYPES, TENSOR_DTYPES, decode, encode
 from rl_training.utils.errors import CheckpointError
@@ -279,7 +280,7 @@ def test_an_ordered_dict_and_a_parameter_are_kept_as_plain_ones(tmp_path):
     assert not result["w"].requires_grad
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@needs_gpu
 def test_tensors_on_a_gpu_come_back_on_the_cpu(tmp_path):
     result = round_trip({"w": torch.tensor([1.5, 2.5], device="cuda")}, tmp_path)["w"]
     assert result.device.type == "cpu"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.gpu import needs_gpu
 from helpers.tools import through_codec
 from rl_training.policies.action_noise import ActionNoise
 
@@ -117,7 +118,7 @@ def test_another_number_of_environments_starts_fresh() -> None:
     torch.testing.assert_close(noise.sample(four, 1.0, seeded()), draws(1, envs=4)[0])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@needs_gpu
 def test_a_state_from_a_checkpoint_goes_on_on_the_gpu() -> None:
     noise, other = ActionNoise(0.5), ActionNoise(0.5)
     first = noise.sample(SHAPE, 1.0, seeded())
