@@ -91,6 +91,59 @@ TD3 = {
 }
 PENDULUM = {"env": "Pendulum-v1", "buffer": 200_000, "warmup": 1_200, "timed": 2_000}
 HALFCHEETAH = {"env": "HalfCheetah-v5", "buffer": 1_000_000, "warmup": 1_200, "timed": 2_000}
+# Tasks that nothing here was tuned on, with Stable-Baselines3's default settings.
+PPO_WALKER2D = {
+    **PPO,
+    "env": "Walker2d-v5",
+    "lr": 3e-4,
+    "num_envs": 4,
+    "num_steps": 512,
+    "epochs": 10,
+    "minibatch": 64,
+}
+PPO_ACROBOT = {
+    **PPO,
+    "env": "Acrobot-v1",
+    "lr": 3e-4,
+    "hidden": [128, 128],
+    "num_envs": 16,
+    "num_steps": 64,
+    "epochs": 10,
+    "minibatch": 64,
+}
+A2C_ACROBOT = {
+    "algo": "a2c",
+    "env": "Acrobot-v1",
+    "hidden": [64, 64],
+    "activation": "tanh",
+    "lr": 7e-4,
+    "gamma": 0.99,
+    "num_envs": 16,
+    "num_steps": 5,
+    "gae_lambda": 1.0,
+    "ent_coef": 0.0,
+    "vf_coef": 0.5,
+    "max_grad_norm": 0.5,
+}
+DQN_MOUNTAINCAR = {
+    **OFF_POLICY,
+    "algo": "dqn",
+    "env": "MountainCar-v0",
+    "hidden": [64, 64],
+    "activation": "relu",
+    "lr": 1e-4,
+    "batch": 32,
+    "buffer": 1_000_000,
+    "train_frequency": 4,
+    "target_every": 10_000,
+    "epsilon": 0.05,
+    "max_grad_norm": 10.0,
+}
+MILLION = {"buffer": 1_000_000, "warmup": 1_200, "timed": 2_000}
+SAC_HOPPER = {**SAC, **MILLION, "env": "Hopper-v5", "hidden": [400, 300]}
+TD3_WALKER2D = {**TD3, **MILLION, "env": "Walker2d-v5"}
+SAC_ANT = {**SAC, **MILLION, "env": "Ant-v5"}
+
 SHORT = {"learning_starts": 256, "warmup": 400, "timed": 500, "max_seconds": 8}
 
 REPLAY = {"obs": 17, "action": 6, "capacity": 1_000_000, "filled": 200_000, "batch": 256}
@@ -115,6 +168,13 @@ CASES: tuple[Case, ...] = (
     _training("td3-pendulum", {**TD3, **PENDULUM}, SHORT, threads=(1, 2), in_quick=False),
     _training("sac-halfcheetah", {**SAC, **HALFCHEETAH}, SHORT, threads=(1, 2), in_quick=False),
     _training("td3-halfcheetah", {**TD3, **HALFCHEETAH}, SHORT, threads=(1, 2), in_quick=False),
+    _training("ppo-walker2d", {**PPO_WALKER2D, "warmup": 4_096, "timed": 8_192}, {}, in_quick=False),
+    _training("ppo-acrobot", {**PPO_ACROBOT, "warmup": 3_072, "timed": 20_480}, {}, in_quick=False),
+    _training("a2c-acrobot", {**A2C_ACROBOT, "warmup": 4_000, "timed": 40_000}, {}, in_quick=False),
+    _training("dqn-mountaincar", {**DQN_MOUNTAINCAR, "warmup": 2_000, "timed": 20_000}, {}, in_quick=False),
+    _training("sac-hopper", SAC_HOPPER, SHORT, in_quick=False),
+    _training("td3-walker2d", TD3_WALKER2D, SHORT, in_quick=False),
+    _training("sac-ant", SAC_ANT, SHORT, in_quick=False),
     Case(
         "replay-sample",
         "replay_sample",

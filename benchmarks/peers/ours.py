@@ -129,12 +129,23 @@ def ppo(work: Work) -> Result:
     )
 
 
+def a2c(work: Work) -> Result:
+    return _learn(
+        work,
+        num_steps=work["num_steps"],
+        gae_lambda=work["gae_lambda"],
+        ent_coef=work["ent_coef"],
+        vf_coef=work["vf_coef"],
+        max_grad_norm=work["max_grad_norm"],
+    )
+
+
 def _replay(work: Work) -> dict[str, Any]:
     return {
         "buffer_size": work["buffer"],
         "batch_size": work["batch"],
         "learning_starts": work["learning_starts"],
-        "train_frequency": 1,
+        "train_frequency": work.get("train_frequency", 1),
         "gradient_steps": 1,
     }
 
@@ -241,5 +252,5 @@ def checkpoint(work: Work) -> Result:
 
 
 if __name__ == "__main__":
-    functions = [import_library, ppo, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
+    functions = [import_library, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
     main({**{function.__name__: function for function in functions}, "startup": ppo})
