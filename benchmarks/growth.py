@@ -19,7 +19,7 @@ from typing import Any
 import rl_training
 from benchmarks.log_plot import Series, log_plot
 from rl_training import Callback, TrainConfig
-from rl_training.experiment.metadata import system_info, versions
+from rl_training.experiment.run.metadata import system_info, versions
 
 RESULTS = Path("results/performance/growth.json")
 PLOT = Path("docs/growth.svg")

@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.cases import PPO_CARTPOLE
 from benchmarks.ratios import Ratio
 from rl_training import PPO, Callback, TrainConfig
-from rl_training.experiment.config_loader import resolve
-from rl_training.experiment.metadata import system_info, versions
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.run.metadata import system_info, versions
 
 RESULTS = Path("results/performance/overlap.json")
 PRESETS = ("ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "ppo/lunarlander")

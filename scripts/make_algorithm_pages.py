@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.cli.zoo_text import mean_curve
-from rl_training.experiment.config_docs import field_table, policy_defaults
+from rl_training.experiment.config.docs import field_table, policy_defaults
 from rl_training.experiment.registry import ALGORITHMS, AlgorithmInfo, algorithm_ids, load
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, catalog

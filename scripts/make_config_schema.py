@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rl_training.experiment.config_docs import config_schema_markdown
+from rl_training.experiment.config.docs import config_schema_markdown
 
 if __name__ == "__main__":
     path = Path(__file__).parents[1] / "docs" / "config-schema.md"

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-from rl_training.experiment.config_loader import parse_override
+from rl_training.experiment.config.loader import parse_override
 from rl_training.zoo.manifest import DEFAULT_EPISODES, DEFAULT_SEEDS
 from rl_training.zoo.measure import measure_seed, result_record
 

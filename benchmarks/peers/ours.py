@@ -227,8 +227,8 @@ def gae(work: Work) -> Result:
 
 def checkpoint(work: Work) -> Result:
     from rl_training.data.replay_buffer import ReplayBuffer
-    from rl_training.experiment.checkpoint import CheckpointStore
-    from rl_training.experiment.replay_segments import INFO, ReplaySegments, load_replay, saved_replay
+    from rl_training.experiment.checkpoint.replay_segments import INFO, ReplaySegments, load_replay, saved_replay
+    from rl_training.experiment.checkpoint.store import CheckpointStore
 
     def make() -> ReplayBuffer:
         return ReplayBuffer(work["capacity"], 10, (work["obs"],), (work["action"],))

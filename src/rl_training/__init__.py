@@ -11,14 +11,14 @@ from rl_training._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from rl_training.api.agent import load_agent as load_agent
-    from rl_training.experiment.config import TrainConfig as TrainConfig
-    from rl_training.experiment.conformance import check_algorithm as check_algorithm
+    from rl_training.experiment.config.train_config import TrainConfig as TrainConfig
+    from rl_training.experiment.proof.conformance import check_algorithm as check_algorithm
     from rl_training.runtime.callbacks import Callback as Callback
 
 _LAZY = {
     "Callback": "rl_training.runtime.callbacks",
-    "TrainConfig": "rl_training.experiment.config",
-    "check_algorithm": "rl_training.experiment.conformance",
+    "TrainConfig": "rl_training.experiment.config.train_config",
+    "check_algorithm": "rl_training.experiment.proof.conformance",
     "load_agent": "rl_training.api.agent",
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.runner import start_run
-from rl_training.experiment.session import TrainResult
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.runner import start_run
+from rl_training.experiment.run.session import TrainResult
 
 
 def train(cfg: TrainConfig) -> TrainResult:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.checkpoint import CheckpointStore
-from rl_training.experiment.run_dir import METADATA
+from rl_training.experiment.checkpoint.store import CheckpointStore
+from rl_training.experiment.run.run_dir import METADATA
 from rl_training.zoo.benchmark import run_benchmark
 from rl_training.zoo.manifest import load_manifest
 

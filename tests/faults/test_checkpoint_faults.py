@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.experiment.checkpoint import Checkpoint, CheckpointStore, read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, read_checkpoint, write_checkpoint
 from rl_training.utils import failpoints
 from rl_training.utils.errors import CheckpointError
 

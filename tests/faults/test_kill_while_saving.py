@@ -13,10 +13,10 @@ import pytest
 DRIVER = """
 import json, os, sys, tempfile
 from pathlib import Path
-from rl_training.experiment.checkpoint import CheckpointStore
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.runner import resume_run, start_run
-from rl_training.experiment.snapshot import RESUME_IGNORES
+from rl_training.experiment.checkpoint.store import CheckpointStore
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.runner import resume_run, start_run
+from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES
 from rl_training.utils import failpoints
 from rl_training.utils.trees import differing_paths
 

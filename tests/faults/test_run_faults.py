@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.checkpoint import CheckpointStore
+from rl_training.experiment.checkpoint.store import CheckpointStore
 from rl_training.utils import failpoints
 
 SMALL = [
@@ -166,7 +166,7 @@ def test_nan_loss_stops_before_the_step_with_the_metric_named_and_state_saved(tm
     assert "value_loss" in err and "NaN" in err and "Traceback" not in err
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert json.loads((run_dir / "metadata.json").read_text())["status"] == "failed"
-    from rl_training.experiment.checkpoint import read_checkpoint
+    from rl_training.experiment.checkpoint.store import read_checkpoint
 
     crash = read_checkpoint(run_dir / "crash")
     assert "value_loss" in crash.info["error"]

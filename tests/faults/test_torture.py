@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config_loader import resolve
-from rl_training.experiment.verify import verify_resume
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.proof.resume import verify_resume
+from rl_training.experiment.run.build import complete_config
 
 SMALL = {"policy.hidden_sizes": [64, 64], "hyperparams.learning_starts": 500, "hyperparams.buffer_size": 1_500}
 

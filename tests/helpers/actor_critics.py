@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.data.replay_buffer import TransitionBatch
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 
 LINEAR = PolicyConfig(hidden_sizes=())
 SMALL = PolicyConfig(hidden_sizes=(16, 16), activation="relu", orthogonal_init=False)

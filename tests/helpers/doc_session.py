@@ -21,7 +21,7 @@ from typing import Any
 
 from helpers.doc_pages import Block, blocks, command_lines, shows
 from rl_training.cli.main import main, parse_command
-from rl_training.experiment.config_loader import parse_override, resolve
+from rl_training.experiment.config.loader import parse_override, resolve
 from rl_training.experiment.registry import algorithm_info
 from rl_training.zoo.benchmark import plan
 from rl_training.zoo.manifest import load_manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_training.algorithms.optimizers import Adam
+from rl_training.execution.optimizers import Adam
 
 
 def first_gradient(optimizer: Adam) -> Tensor:

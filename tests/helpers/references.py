@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
-from rl_training.experiment.build import build_algorithm, complete_config
-from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.run.build import build_algorithm, complete_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OBS_SPACE = gym.spaces.Box(-10.0, 10.0, (3,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.config_yaml import dump_yaml
+from rl_training.experiment.config.yaml_files import dump_yaml
 
 
 def write_run(

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from helpers.envs import Ending
-from rl_training.envs.classic_dynamics import Dynamics
-from rl_training.envs.tensor_envs import TensorVectorEnv
+from rl_training.envs.builtin.classic_dynamics import Dynamics
+from rl_training.envs.builtin.tensor_envs import TensorVectorEnv
 
 Script = tuple[tuple[int, Ending], ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rl_training.experiment.state_codec import decode, encode
+from rl_training.experiment.checkpoint.codec import decode, encode
 
 
 def through_codec(tree: Any) -> Any:

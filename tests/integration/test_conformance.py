@@ -16,8 +16,8 @@ from torch import Tensor
 from helpers.gpu import needs_gpu
 from rl_training.algorithms.a2c import A2C
 from rl_training.experiment import registry
-from rl_training.experiment.conformance import check_algorithm
-from rl_training.experiment.conformance_bench import ConformanceError
+from rl_training.experiment.proof.bench import ConformanceError
+from rl_training.experiment.proof.conformance import check_algorithm
 from rl_training.utils.errors import UserError
 
 ON_A_GPU = ("same_seed", "save_load", "split_run", "state_tree", "evaluation")

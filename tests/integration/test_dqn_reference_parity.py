@@ -17,9 +17,9 @@ import torch
 
 from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config_loader import resolve
-from rl_training.policies.config import PolicyConfig
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.run.build import complete_config
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.schedules import Schedule
 
 PATH = Path(__file__).parents[2] / "examples" / "dqn_cartpole_reference.py"

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from rl_training.algorithms.ppo import PPO
-from rl_training.experiment.build import EnvSource, build_algorithm, build_trainer, complete_config
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import EnvSource, build_algorithm, build_trainer, complete_config
 from rl_training.runtime.trainer import OnPolicyTrainer
 from rl_training.utils.seeding import derive_seed
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.gpu import needs_gpu
 from rl_training import SAC, TrainConfig
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.trees import differing_paths
 
 

@@ -23,8 +23,8 @@ from helpers.references import (
     run_loop,
     same_batch,
 )
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.run.build import complete_config
 
 PATH = EXAMPLES / "sac_pendulum_reference.py"
 TAU = 0.1

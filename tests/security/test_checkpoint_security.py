@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_training.experiment.checkpoint import CheckpointStore, read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoint.store import CheckpointStore, read_checkpoint, write_checkpoint
 from rl_training.utils.errors import CheckpointError
 
 

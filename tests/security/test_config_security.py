@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.config_loader import load_config, resolve
+from rl_training.experiment.config.loader import load_config, resolve
 from rl_training.utils.errors import ConfigError
 
 # SENTINEL is replaced by the path of a file that any of these would create if it ran.

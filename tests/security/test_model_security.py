@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rl_training import PPO
-from rl_training.experiment.checkpoint import read_checkpoint, write_checkpoint
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.runner import resume_run, start_run
+from rl_training.experiment.checkpoint.store import read_checkpoint, write_checkpoint
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.runner import resume_run, start_run
 from rl_training.utils.errors import AxiomError, CheckpointError
 
 

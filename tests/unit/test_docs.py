@@ -20,8 +20,8 @@ from helpers.doc_pages import blocks, command_lines, prose, shows, skeleton
 from helpers.doc_session import Kitchen, Session
 from rl_training.cli.main import COMMANDS, parse_command
 from rl_training.config import TrainConfig, load_config
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config_loader import preset_names
+from rl_training.experiment.config.loader import preset_names
+from rl_training.experiment.run.build import complete_config
 from rl_training.utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.config_loader import preset_names, resolve
+from rl_training.experiment.config.loader import preset_names, resolve
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "results").glob("*.json"))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import RMSpropTF
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.execution.optimizers import RMSpropTF
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 

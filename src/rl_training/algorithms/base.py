@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.policies.config import PolicyConfig, Precision
+from rl_training.execution.optimizers import FlatOptimizer, StepReport
+from rl_training.policies.policy_config import PolicyConfig, Precision
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import CheckpointError, SpaceError
 from rl_training.utils.global_random import seeded_global_rng

@@ -18,12 +18,12 @@ from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss, make_critics, regression_loss, with_actions
 from rl_training.algorithms.sac import SACBase, SACConfig, soft_target
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import GaussianActor
 from rl_training.policies.batch_renorm import BatchRenorm, RenormConfig, batch_statistics
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import FieldError
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
 

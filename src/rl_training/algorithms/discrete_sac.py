@@ -16,11 +16,11 @@ from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss, make_critics, regression_loss
 from rl_training.algorithms.sac import SACBase, SACConfig
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import CategoricalActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import FieldError
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer, StepReport, slow_copy
-from rl_training.algorithms.steps import Acting, step_runner
 from rl_training.algorithms.value_losses import (
     bellman_target,
     categorical_cross_entropy,
@@ -27,10 +25,12 @@ from rl_training.algorithms.value_losses import (
     take_actions,
 )
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.optimizers import Adam, FlatOptimizer, StepReport, slow_copy
+from rl_training.execution.steps import Acting, step_runner
 from rl_training.policies.encoders import Observation
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, ReturnDistribution
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value

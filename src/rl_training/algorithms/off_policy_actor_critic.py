@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer
-from rl_training.algorithms.steps import Acting, step_runner
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.optimizers import Adam, FlatOptimizer
+from rl_training.execution.steps import Acting, step_runner
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.encoders import count_of
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 

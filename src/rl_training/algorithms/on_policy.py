@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
-from rl_training.algorithms.optimizers import FlatOptimizer, StepReport
-from rl_training.algorithms.steps import computed, in_precision, precision_of, repeated, step_runner
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.optimizers import FlatOptimizer, StepReport
+from rl_training.execution.steps import computed, in_precision, precision_of, repeated, step_runner
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import check_fields
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.fields import Range
 
 

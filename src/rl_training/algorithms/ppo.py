@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import Adam
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.execution.optimizers import Adam
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value

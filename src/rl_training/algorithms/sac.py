@@ -23,16 +23,16 @@ from rl_training.algorithms.off_policy_actor_critic import (
     regression_loss,
     with_actions,
 )
-from rl_training.algorithms.optimizers import FlatOptimizer, FlatParameters, slow_copy
-from rl_training.algorithms.steps import Acting
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource, Tape, permutation
+from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, slow_copy
+from rl_training.execution.steps import Acting
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import GaussianActor
 from rl_training.policies.critics import Members
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.draws import RandomSource, Tape, permutation
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import schedule_value

@@ -21,14 +21,14 @@ from rl_training.algorithms.off_policy_actor_critic import (
     regression_loss,
     with_actions,
 )
-from rl_training.algorithms.optimizers import slow_copy
-from rl_training.algorithms.steps import Acting
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource, normal
+from rl_training.execution.optimizers import slow_copy
+from rl_training.execution.steps import Acting
 from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import DeterministicActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.draws import RandomSource, normal
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule, schedule_value
 

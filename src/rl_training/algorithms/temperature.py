@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer
+from rl_training.execution.optimizers import Adam, FlatOptimizer
 
 
 def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:

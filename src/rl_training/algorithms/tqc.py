@@ -13,8 +13,8 @@ from rl_training.algorithms.off_policy_actor_critic import CriticLoss, with_acti
 from rl_training.algorithms.sac import SACBase, SACConfig
 from rl_training.algorithms.value_losses import quantile_huber_loss
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.draws import RandomSource
 from rl_training.policies.q_network import midpoints
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 

@@ -13,8 +13,8 @@ from torch.func import functional_call
 
 from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, RolloutConfig, as_metrics, normalized
-from rl_training.algorithms.optimizers import Adam, FlatOptimizer, flat, split_as
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.execution.optimizers import Adam, FlatOptimizer, flat, split_as
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.distributions import Distribution
 from rl_training.policies.encoders import Observation

@@ -15,15 +15,22 @@ from gymnasium.vector import VectorEnv
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.factory import EnvLike
 from rl_training.experiment import registry
-from rl_training.experiment.build import EnvSource, build_algorithm, complete_config, select_device
-from rl_training.experiment.checkpoint import Checkpoint, write_checkpoint
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_loader import resolve
-from rl_training.experiment.replay_segments import saved_replay
-from rl_training.experiment.run_dir import make_run_dir
-from rl_training.experiment.runner import open_checkpoint
-from rl_training.experiment.session import TrainingSession, TrainResult
-from rl_training.experiment.snapshot import Spaces, check_policy_fits, config_of, restore, spaces_of, take_snapshot
+from rl_training.experiment.checkpoint.replay_segments import saved_replay
+from rl_training.experiment.checkpoint.snapshot import (
+    Spaces,
+    check_policy_fits,
+    config_of,
+    restore,
+    spaces_of,
+    take_snapshot,
+)
+from rl_training.experiment.checkpoint.store import Checkpoint, write_checkpoint
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.run.run_dir import make_run_dir
+from rl_training.experiment.run.runner import open_checkpoint
+from rl_training.experiment.run.session import TrainingSession, TrainResult
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator

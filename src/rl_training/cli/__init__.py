@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from rl_training.cli.main import main as main
 
 if TYPE_CHECKING:
-    from rl_training.experiment.config import TrainConfig
+    from rl_training.experiment.config.train_config import TrainConfig
 
 
 def load_config(path: str | Path) -> "TrainConfig":
     """The config in a YAML file."""
-    from rl_training.experiment.config_loader import load_config as load
+    from rl_training.experiment.config.loader import load_config as load
 
     return load(path)

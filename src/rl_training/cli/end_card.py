@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rl_training.cli.options import program
 
 if TYPE_CHECKING:
-    from rl_training.experiment.session import TrainResult
+    from rl_training.experiment.run.session import TrainResult
 
 
 def print_card(headline: str, result: TrainResult, further: list[str]) -> None:
     """`further` are commands to try next, beside those that every finished run gets."""
-    from rl_training.experiment.console import evaluation_text
-    from rl_training.experiment.run_view import number
+    from rl_training.experiment.console.lines import evaluation_text
+    from rl_training.experiment.run.view import number
 
     print(f"\n{headline}")
     if result.evaluation is not None:
@@ -34,8 +34,8 @@ def print_card(headline: str, result: TrainResult, further: list[str]) -> None:
 
 def reference_text(result: TrainResult) -> str:
     """The shipped score of the same config, and where a run that went all the way lies among its seeds."""
-    from rl_training.experiment.reference import NO_REFERENCE
-    from rl_training.experiment.run_view import number
+    from rl_training.experiment.run.reference import NO_REFERENCE
+    from rl_training.experiment.run.view import number
 
     reference, evaluation = result.reference, result.evaluation
     if reference is None:

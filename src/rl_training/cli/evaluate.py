@@ -34,8 +34,8 @@ class Command:
 
     def run(self) -> int:
         from rl_training.api.agent import agent_of
-        from rl_training.experiment.console import evaluation_text
-        from rl_training.experiment.runner import open_checkpoint
+        from rl_training.experiment.console.lines import evaluation_text
+        from rl_training.experiment.run.runner import open_checkpoint
 
         import_modules(self.import_modules)
         checkpoint, notes = open_checkpoint(self.path, best=self.best)

@@ -16,7 +16,7 @@ import tyro
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from rl_training.experiment.config_loader import ResolvedConfig
+    from rl_training.experiment.config.loader import ResolvedConfig
 
 DEFAULT_PRESET = "ppo/cartpole"
 
@@ -48,7 +48,7 @@ class ConfigOptions:
 
     def resolve(self, extra: Mapping[str, Any] | None = None) -> ResolvedConfig:
         """The config with its origins; flags win over --set, `extra` over both."""
-        from rl_training.experiment.config_loader import parse_override, resolve
+        from rl_training.experiment.config.loader import parse_override, resolve
 
         if self.preset is not None and self.config is not None:
             raise UserError(f"give a preset or --config, not both (got {self.preset!r} and {str(self.config)!r})")

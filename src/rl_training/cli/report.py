@@ -59,7 +59,7 @@ class Command:
 
 
 def _write(path: Path, text: str) -> int:
-    from rl_training.experiment.run_dir import write_atomically
+    from rl_training.experiment.run.run_dir import write_atomically
 
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file in it, e.g. --output {path / 'report.html'}")

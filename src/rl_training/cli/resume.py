@@ -31,7 +31,7 @@ class Command:
     def run(self) -> int:
         from rl_training.cli.end_card import print_card
         from rl_training.cli.train import summary
-        from rl_training.experiment.runner import resume_run
+        from rl_training.experiment.run.runner import resume_run
         from rl_training.zoo.reference import find_reference
 
         import_modules(self.import_modules)

@@ -12,8 +12,8 @@ from rl_training.cli.options import ConfigOptions, JsonOption, print_json
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from rl_training.experiment.config_loader import ResolvedConfig
-    from rl_training.experiment.session import TrainResult
+    from rl_training.experiment.config.loader import ResolvedConfig
+    from rl_training.experiment.run.session import TrainResult
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Command:
         return results[-1][1].exit_code
 
     def _show(self, resolved: ResolvedConfig) -> int:
-        from rl_training.experiment.build import complete_config
+        from rl_training.experiment.run.build import complete_config
 
         config, _ = complete_config(resolved)
         values = dict(_leaves(config.to_dict()))
@@ -65,7 +65,7 @@ class Command:
 
 
 def _train(resolved: ResolvedConfig) -> TrainResult:
-    from rl_training.experiment.runner import start_run
+    from rl_training.experiment.run.runner import start_run
     from rl_training.zoo.reference import find_reference
 
     return start_run(resolved, find_reference=find_reference)

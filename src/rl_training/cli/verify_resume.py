@@ -32,8 +32,8 @@ class Command:
     """Seed of the random moments; different every time by default."""
 
     def run(self) -> int:
-        from rl_training.experiment.build import complete_config
-        from rl_training.experiment.verify import verify_resume
+        from rl_training.experiment.proof.resume import verify_resume
+        from rl_training.experiment.run.build import complete_config
 
         if self.kills < 1:
             raise UserError(f"--kills must be at least 1, got {self.kills}")

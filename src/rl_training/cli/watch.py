@@ -41,7 +41,7 @@ class Command:
     def _show(self) -> None:
         from rich.console import Console
 
-        from rl_training.experiment.panel import run_panel
+        from rl_training.experiment.console.panel import run_panel
         from rl_training.zoo.run_follower import RunFollower, newest_run
 
         run_dir, skipped = newest_run(self.path)
@@ -62,7 +62,7 @@ def _follow(follower: RunFollower, console: Console) -> None:
     """Redraws the panel until the run ends; the last one stays on the screen."""
     from rich.live import Live
 
-    from rl_training.experiment.panel import run_panel
+    from rl_training.experiment.console.panel import run_panel
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
@@ -75,7 +75,7 @@ def _follow(follower: RunFollower, console: Console) -> None:
 
 def _follow_plainly(follower: RunFollower) -> None:
     """One line per report and evaluation, for terminals that cannot move their cursor."""
-    from rl_training.experiment.panel import plain_evaluation, plain_line
+    from rl_training.experiment.console.panel import plain_evaluation, plain_line
 
     print(plain_line(follower.view), flush=True)
     while not follower.ended:

@@ -108,7 +108,7 @@ class Benchmark:
     def run(self) -> int:
         if self.jobs is not None and self.jobs < 1:
             raise UserError(f"--jobs must be at least 1, got {self.jobs}")
-        from rl_training.experiment.presets import preset_names
+        from rl_training.experiment.config.presets import preset_names
         from rl_training.zoo.benchmark import run_benchmark
         from rl_training.zoo.manifest import load_manifest
 
@@ -125,7 +125,7 @@ class Benchmark:
         return outcome.exit_code
 
     def _with_options(self, manifest: Manifest) -> Manifest:
-        from rl_training.experiment.config_loader import parse_override
+        from rl_training.experiment.config.loader import parse_override
 
         return replace(
             manifest,

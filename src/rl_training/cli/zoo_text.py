@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from rl_training.experiment.config_yaml import dump_yaml
+from rl_training.experiment.config.yaml_files import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, preset_values

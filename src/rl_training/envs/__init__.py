@@ -5,5 +5,5 @@ import gymnasium as _gym
 from rl_training.envs.factory import make_vector_env as make_vector_env
 
 # By name only: the modules are imported when such an environment is made.
-_gym.register("BitFlip-v0", entry_point="rl_training.envs.goal_envs:BitFlip")
-_gym.register("PointReach-v0", entry_point="rl_training.envs.goal_envs:PointReach", max_episode_steps=50)
+_gym.register("BitFlip-v0", entry_point="rl_training.envs.builtin.goal_tasks:BitFlip")
+_gym.register("PointReach-v0", entry_point="rl_training.envs.builtin.goal_tasks:PointReach", max_episode_steps=50)

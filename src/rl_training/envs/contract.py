@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rl_training.envs.array_envs import ArrayVectorEnv
+from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
 from rl_training.utils.errors import UserError
 from rl_training.utils.seeding import derive_seed

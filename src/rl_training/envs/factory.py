@@ -13,10 +13,10 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from rl_training.envs.array_envs import make_array_env
 from rl_training.envs.async_env import AsyncEnvs
-from rl_training.envs.classic_dynamics import DYNAMICS
-from rl_training.envs.config import EnvConfig
+from rl_training.envs.builtin.array_envs import make_array_env
+from rl_training.envs.builtin.classic_dynamics import DYNAMICS
+from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
 from rl_training.utils.errors import EnvCreationError
@@ -162,7 +162,7 @@ def _make_tensor(cfg: HasEnvSettings, count: int, custom: object, device: str) -
             f"environment {cfg.env_id!r} was given as Python code, which has no tensor version: "
             "use env.backend=sync or env.backend=async."
         )
-    from rl_training.envs.tensor_envs import make_tensor_env  # here, because it imports torch
+    from rl_training.envs.builtin.tensor_envs import make_tensor_env  # here, because it imports torch
 
     return make_tensor_env(
         cfg.env_id, count, kwargs=cfg.env.kwargs, max_episode_steps=cfg.env.max_episode_steps, device=device

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.utils.errors import ConfigError
 
 WORTH_IT = 50_000

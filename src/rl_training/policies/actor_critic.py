@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.policies.config import PolicyConfig
+from rl_training.execution.draws import RandomSource
 from rl_training.policies.distributions import (
     Bernoulli,
     Categorical,
@@ -18,7 +18,7 @@ from rl_training.policies.distributions import (
 from rl_training.policies.encoders import FlattenEncoder, Observation
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
 from rl_training.policies.normalization import ObservationNormalizer, RewardScaler
-from rl_training.utils.draws import RandomSource
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, SpaceError
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from rl_training.policies.config import PolicyConfig
+from rl_training.execution.draws import RandomSource
 from rl_training.policies.distributions import Categorical, SquashedGaussian
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
-from rl_training.utils.draws import RandomSource
+from rl_training.policies.policy_config import PolicyConfig
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 """Bounds of the log standard deviation before the tanh (arXiv 1812.05905, reference code)."""

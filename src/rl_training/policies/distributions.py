@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rl_training.utils.draws import RandomSource, exponential, normal, uniform
+from rl_training.execution.draws import RandomSource, exponential, normal, uniform
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)

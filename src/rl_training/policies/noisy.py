@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.utils.draws import RandomSource, normal
+from rl_training.execution.draws import RandomSource, normal
 
 
 class NoisyLinear(nn.Module):

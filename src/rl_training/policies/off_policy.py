@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import Actor
 from rl_training.policies.encoders import FlattenEncoder, Observation
 from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.draws import RandomSource
 
 
 class OffPolicyActorCritic(nn.Module):

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.policies.config import PolicyConfig
+from rl_training.execution.draws import RandomSource, uniform
 from rl_training.policies.encoders import FlattenEncoder, Observation, count_of
 from rl_training.policies.networks import ACTIVATIONS, in_float32, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
 from rl_training.policies.normalization import ObservationNormalizer
-from rl_training.utils.draws import RandomSource, uniform
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import SpaceError
 
 ReturnDistribution: TypeAlias = Literal["none", "categorical", "quantile", "implicit"]

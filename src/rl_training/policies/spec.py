@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 
 
 @dataclass(frozen=True)

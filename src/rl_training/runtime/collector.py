@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
-from rl_training.algorithms.steps import Acting
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
+from rl_training.execution.batches import on_device
+from rl_training.execution.steps import Acting
 from rl_training.runtime.throughput import StageTimer
-from rl_training.utils.batches import on_device
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
 

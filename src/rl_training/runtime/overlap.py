@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm
-from rl_training.algorithms.steps import computed, precision_of
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.steps import computed, precision_of
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.learner import Learned, Learner, Twin
-from rl_training.utils.draws import RandomSource
 
 Report = Callable[[Learned], None]
 

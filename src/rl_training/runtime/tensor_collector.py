@@ -15,13 +15,13 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.graphs import WARM_UP_CALLS, aside, recorded_graph
-from rl_training.algorithms.steps import CompiledDraws
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.builtin.tensor_envs import TensorVectorEnv
 from rl_training.envs.contract import EnvStepper
-from rl_training.envs.tensor_envs import TensorVectorEnv
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.graphs import WARM_UP_CALLS, aside, recorded_graph
+from rl_training.execution.steps import CompiledDraws
 from rl_training.runtime.collector import ActingPolicy, EpisodeStatistics, RolloutCollector
-from rl_training.utils.draws import RandomSource
 from rl_training.utils.spaces import Array
 
 _Stepped = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.build import complete_config, select_device
-from rl_training.experiment.config_loader import ResolvedConfig, parse_override, resolve
-from rl_training.experiment.metadata import system_info
-from rl_training.experiment.run_dir import write_atomically
+from rl_training.experiment.config.loader import ResolvedConfig, parse_override, resolve
+from rl_training.experiment.run.build import complete_config, select_device
+from rl_training.experiment.run.metadata import system_info
+from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
 from rl_training.zoo.fingerprint import run_fingerprint
 from rl_training.zoo.manifest import OWN_KEYS, Manifest

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rl_training.experiment.config_yaml import Origin, parse_yaml
-from rl_training.experiment.presets import preset_names, preset_text
+from rl_training.experiment.config.presets import preset_names, preset_text
+from rl_training.experiment.config.yaml_files import Origin, parse_yaml
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
 from rl_training.zoo.result_files import ResultFile, shipped_results

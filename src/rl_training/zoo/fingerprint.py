@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training._version import __version__
-from rl_training.experiment.metadata import versions
+from rl_training.experiment.run.metadata import versions
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from rl_training.experiment.config_yaml import Origin, parse_yaml
-from rl_training.experiment.presets import preset_names
+from rl_training.experiment.config.presets import preset_names
+from rl_training.experiment.config.yaml_files import Origin, parse_yaml
 from rl_training.utils.coerce import FieldError, build_dataclass, check_fields, did_you_mean, show
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Check, Range

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from rl_training.api.agent import agent_of
-from rl_training.experiment.build import select_device
-from rl_training.experiment.config_loader import ResolvedConfig, resolve
-from rl_training.experiment.metadata import RunMetadata, system_info, utc_now, versions
-from rl_training.experiment.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
-from rl_training.experiment.runner import open_checkpoint, resume_run, start_run
-from rl_training.experiment.session import TrainResult
+from rl_training.experiment.config.loader import ResolvedConfig, resolve
+from rl_training.experiment.run.build import select_device
+from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_now, versions
+from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
+from rl_training.experiment.run.runner import open_checkpoint, resume_run, start_run
+from rl_training.experiment.run.session import TrainResult
 from rl_training.runtime.evaluator import bootstrap_interval
 from rl_training.utils.errors import AxiomError
 

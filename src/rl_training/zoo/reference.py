@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.reference import Reference
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import complete_config
+from rl_training.experiment.run.reference import Reference
 from rl_training.zoo.result_files import ResultFile, shipped_results
 
 DECISIVE = ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env")

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.reference import REFERENCE, read_reference
-from rl_training.experiment.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS
-from rl_training.experiment.run_view import RunView
+from rl_training.experiment.run.reference import REFERENCE, read_reference
+from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS
+from rl_training.experiment.run.view import RunView
 from rl_training.utils.errors import UserError
 from rl_training.zoo.run_records import STATUSES, read_config, read_metadata, run_folders
 

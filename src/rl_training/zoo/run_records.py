@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.config_yaml import Origin, parse_yaml
-from rl_training.experiment.run_dir import CHECKPOINTS, CONFIG, EVALUATIONS, METADATA, METRICS, read_lines
+from rl_training.experiment.config.yaml_files import Origin, parse_yaml
+from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, EVALUATIONS, METADATA, METRICS, read_lines
 from rl_training.utils.errors import ConfigError, UserError
 
 NEWEST_SCHEMA = 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.run_dir import write_atomically
+from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
 from rl_training.zoo.fingerprint import differences
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from rl_training.experiment.signals import ReceivedSignal, stop_on_signals
+from rl_training.experiment.run.signals import ReceivedSignal, stop_on_signals
 from rl_training.utils.errors import AxiomError, UserError
 from rl_training.zoo.seed_files import SeedTask
 

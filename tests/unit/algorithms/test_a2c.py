@@ -8,7 +8,7 @@ import torch
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2C, a2c_loss
 from rl_training.algorithms.on_policy import normalized
-from rl_training.algorithms.optimizers import RMSpropTF
+from rl_training.execution.optimizers import RMSpropTF
 from rl_training.utils.errors import NonFiniteError
 from rl_training.utils.trees import differing_paths
 

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.base import MetricMeans
-from rl_training.algorithms.optimizers import StepReport
 from rl_training.algorithms.ppo import PPO
+from rl_training.execution.optimizers import StepReport
 from rl_training.utils.errors import CheckpointError, SpaceError
 from rl_training.utils.trees import differing_paths
 

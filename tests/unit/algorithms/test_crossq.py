@@ -18,7 +18,7 @@ from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.batch_renorm import BatchRenorm
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, SpaceError
 
 LINEAR = PolicyConfig(hidden_sizes=(), orthogonal_init=False)

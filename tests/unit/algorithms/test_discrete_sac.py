@@ -14,7 +14,7 @@ from torch import Tensor
 from helpers.gradients import first_gradient_of
 from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACConfig, soft_value
 from rl_training.data.replay_buffer import TransitionBatch
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, SpaceError
 
 TABLE = PolicyConfig(hidden_sizes=(), orthogonal_init=False)

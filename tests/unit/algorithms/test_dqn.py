@@ -18,7 +18,7 @@ from helpers.gradients import first_gradient
 from rl_training.algorithms import dqn_variants as variants
 from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.policies.q_network import ACTING_TAUS, QNetwork
 from rl_training.utils.errors import ConfigError, NonFiniteError, SpaceError
 from rl_training.utils.schedules import Schedule

@@ -14,15 +14,15 @@ from gymnasium import spaces
 from helpers.compiling import needs_compiler
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.steps import CompiledStep, unseeded
 from rl_training.api.agent import agent_class
+from rl_training.execution.steps import CompiledStep, unseeded
 from rl_training.experiment import registry
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.session import _torch_settings
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import complete_config
+from rl_training.experiment.run.session import _torch_settings
 from rl_training.policies.actor_critic import ActorCritic
-from rl_training.policies.config import PolicyConfig
 from rl_training.policies.critics import CriticEnsemble
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.trees import differing_paths
 

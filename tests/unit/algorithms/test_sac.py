@@ -27,10 +27,10 @@ from helpers.actor_critics import (
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.off_policy_actor_critic import regression_loss
-from rl_training.algorithms.optimizers import FlatParameters, slow_copy
 from rl_training.algorithms.sac import SAC, SACConfig, soft_target
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.policies.config import PolicyConfig
+from rl_training.execution.optimizers import FlatParameters, slow_copy
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, NonFiniteError, SpaceError
 from rl_training.utils.schedules import Schedule
 from rl_training.utils.spaces import ActionAdapter

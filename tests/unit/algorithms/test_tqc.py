@@ -7,7 +7,7 @@ from gymnasium import spaces
 from rl_training.algorithms.sac_variants import REDQ, DroQ, DroQConfig, REDQConfig
 from rl_training.algorithms.tqc import TQC, TQCConfig, truncated
 from rl_training.data.replay_buffer import TransitionBatch
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError
 
 OBS, ACT = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))

@@ -25,8 +25,8 @@ from rl_training.algorithms.trpo import (
     surrogate_advantage,
 )
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.policies.config import PolicyConfig
 from rl_training.policies.distributions import Categorical, DiagGaussian
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 

@@ -356,7 +356,7 @@ class TestPublicSurface:
     def test_short_paths(self, tmp_path: Path) -> None:
         from rl_training.config import TrainConfig as ShortConfig
         from rl_training.envs import make_vector_env
-        from rl_training.experiment.config import TrainConfig as LongConfig
+        from rl_training.experiment.config.train_config import TrainConfig as LongConfig
         from rl_training.runs import make_run_dir
 
         assert ShortConfig is LongConfig is rl_training.TrainConfig

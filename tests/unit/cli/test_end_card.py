@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli.end_card import print_card, reference_text
-from rl_training.experiment.reference import Reference
-from rl_training.experiment.session import TrainResult
+from rl_training.experiment.run.reference import Reference
+from rl_training.experiment.run.session import TrainResult
 from rl_training.runtime.evaluator import EvaluationResult
 
 REFERENCE = Reference("dqn/cartpole", 483.3, (453.9, 500.0), (426.4, 490.0, 500.0), (((100, 400.0),),))

@@ -19,7 +19,7 @@ import pytest
 
 from helpers.run_folders import write_run
 from rl_training.cli.main import main
-from rl_training.experiment.run_dir import append_line, write_atomically
+from rl_training.experiment.run.run_dir import append_line, write_atomically
 
 
 def running(path: Path) -> Path:

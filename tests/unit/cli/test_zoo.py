@@ -9,7 +9,7 @@ import pytest
 
 from rl_training.cli.main import main, parse_command
 from rl_training.cli.zoo_text import benchmark_text, mean_curve, table
-from rl_training.experiment.config_loader import preset_names
+from rl_training.experiment.config.loader import preset_names
 from rl_training.zoo.result_files import shipped_results
 
 

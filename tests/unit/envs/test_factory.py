@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from helpers.envs import CounterEnv
 from rl_training.envs.async_env import AsyncEnvs
-from rl_training.envs.config import EnvConfig
+from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.factory import custom_factory, env_name, make_vector_env
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.utils.errors import EnvCreationError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rl_training.envs.goal_envs import BitFlip, PointReach
+from rl_training.envs.builtin.goal_tasks import BitFlip, PointReach
 from rl_training.envs.goals import GoalRules
 from rl_training.utils.errors import EnvCreationError, SpaceError
 

@@ -13,7 +13,7 @@ from helpers.envs import CounterEnv, DictCounterEnv, GlobalCounterEnv, OsRandomE
 from helpers.tools import through_codec
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.envs.factory import make_vector_env
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.utils.trees import differing_paths
 
 MODES = ["same_step", "next_step", "disabled"]

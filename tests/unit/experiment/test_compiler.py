@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rl_training.experiment import compiler, registry
-from rl_training.experiment.build import complete_config
 from rl_training.experiment.compiler import compiling_problem, wants_compiling
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import complete_config
 from rl_training.utils.errors import ConfigError
 
 CPU = torch.device("cpu")

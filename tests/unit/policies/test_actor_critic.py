@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.policies.actor_critic import ActorCritic
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, SpaceError
 
 BOX = spaces.Box(-np.inf, np.inf, (4,))

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.policies.actors import MAX_LOG_STD, MIN_LOG_STD, DeterministicActor, GaussianActor
-from rl_training.policies.config import PolicyConfig
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.policies.spec import PolicySpec
 
 LINEAR = PolicyConfig(hidden_sizes=())

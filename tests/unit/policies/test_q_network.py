@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, midpoints
 from rl_training.utils.errors import SpaceError
 

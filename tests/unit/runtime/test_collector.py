@@ -14,9 +14,9 @@ from helpers.tools import through_codec
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.envs.factory import EnvFactory
+from rl_training.execution.draws import uniform
 from rl_training.runtime.collector import EpisodeStatistics, RolloutCollector, obs_to_torch
 from rl_training.runtime.throughput import StageTimer
-from rl_training.utils.draws import uniform
 from rl_training.utils.trees import differing_paths
 
 CPU = torch.device("cpu")

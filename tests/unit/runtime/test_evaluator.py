@@ -15,7 +15,7 @@ from helpers.envs import ConstantRewardEnv, CounterEnv, RandomWalkEnv
 from rl_training import PPO
 from rl_training.envs.factory import EnvFactory
 from rl_training.policies.actor_critic import ActorCritic
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator, bootstrap_interval
 from rl_training.utils.global_random import global_rng_state
 from rl_training.utils.trees import differing_paths

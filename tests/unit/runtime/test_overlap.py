@@ -17,8 +17,8 @@ from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
 from rl_training.experiment import registry
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import complete_config
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.errors import ConfigError, LearnerError, NonFiniteError
 from rl_training.utils.trees import differing_paths

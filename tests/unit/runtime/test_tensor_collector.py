@@ -18,13 +18,13 @@ from helpers.tools import through_codec
 from rl_training import PPO
 from rl_training.config import TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.builtin.tensor_envs import TensorVectorEnv, make_tensor_env
 from rl_training.envs.contract import EnvStepper
-from rl_training.envs.tensor_envs import TensorVectorEnv, make_tensor_env
-from rl_training.experiment.checkpoint import read_checkpoint
-from rl_training.experiment.runner import resume_run, start_run
-from rl_training.experiment.snapshot import RESUME_IGNORES
+from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES
+from rl_training.experiment.checkpoint.store import read_checkpoint
+from rl_training.experiment.run.runner import resume_run, start_run
 from rl_training.policies.actor_critic import ActorCritic
-from rl_training.policies.config import PolicyConfig
+from rl_training.policies.policy_config import PolicyConfig
 from rl_training.runtime import tensor_collector
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.tensor_collector import TensorEpisodeStatistics, TensorRolloutCollector, rollout_collector

@@ -9,7 +9,7 @@ import pytest
 from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
-from rl_training.experiment.session import TrainingSession
+from rl_training.experiment.run.session import TrainingSession
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.trees import differing_paths
 

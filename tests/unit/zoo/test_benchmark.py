@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli.main import main, parse_command
-from rl_training.experiment.run_dir import EVALUATIONS, read_lines
+from rl_training.experiment.run.run_dir import EVALUATIONS, read_lines
 from rl_training.utils.errors import UserError
 from rl_training.zoo.benchmark import command_for, plan, run_benchmark
 from rl_training.zoo.manifest import Manifest, load_manifest, manifest_names

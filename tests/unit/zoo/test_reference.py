@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rl_training.experiment.build import complete_config
-from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.config_loader import resolve
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.build import complete_config
 from rl_training.zoo.reference import find_reference, reference_of
 from rl_training.zoo.result_files import shipped_results
 

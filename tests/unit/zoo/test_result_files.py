@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.config_loader import preset_names
+from rl_training.experiment.config.loader import preset_names
 from rl_training.utils.errors import UserError
 from rl_training.zoo.manifest import manifest_names
 from rl_training.zoo.result_files import read_result_file, read_result_files, shipped_results
@@ -121,7 +121,7 @@ def installed(tmp_path_factory):
 def test_the_wheel_carries_results_presets_and_manifests(installed):
     code = (
         "import rl_training\n"
-        "from rl_training.experiment.presets import preset_names\n"
+        "from rl_training.experiment.config.presets import preset_names\n"
         "from rl_training.zoo.manifest import manifest_names\n"
         "from rl_training.zoo.result_files import results_folder, shipped_results\n"
         "print(rl_training.__file__)\nprint(results_folder())\nprint(*(result.preset for result in shipped_results()))\n"

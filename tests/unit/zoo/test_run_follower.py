@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from helpers.run_folders import write_run
-from rl_training.experiment.reference import Reference, save_reference
-from rl_training.experiment.run_dir import append_line, drop_lines_after
+from rl_training.experiment.run.reference import Reference, save_reference
+from rl_training.experiment.run.run_dir import append_line, drop_lines_after
 from rl_training.utils.errors import UserError
 from rl_training.zoo.run_follower import RunFollower, newest_run
 

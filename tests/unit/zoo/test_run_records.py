@@ -11,7 +11,7 @@ import pytest
 
 from helpers.run_folders import write_run
 from rl_training.config import TrainConfig
-from rl_training.experiment.metadata import RunMetadata
+from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.utils.errors import UserError
 from rl_training.zoo.run_records import NEWEST_SCHEMA, find_runs, read_run
 

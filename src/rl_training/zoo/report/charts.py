@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rl_training.experiment.reference import Reference, value_at
+from rl_training.experiment.run.reference import Reference, value_at
 from rl_training.zoo.report.curves import Band, thin
 from rl_training.zoo.report.markup import Html, figures, json_script, tag
 from rl_training.zoo.report.model import Score

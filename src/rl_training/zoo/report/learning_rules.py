@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rl_training.experiment.reference import read_reference
-from rl_training.experiment.run_dir import CHECKPOINTS
+from rl_training.experiment.run.reference import read_reference
+from rl_training.experiment.run.run_dir import CHECKPOINTS
 from rl_training.utils.errors import UserError
 from rl_training.zoo.report.findings import Finding, Rule
 from rl_training.zoo.report.values import Series, mapping, number, series, setting, show_number, show_share, show_steps

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.experiment.reference import Reference, read_reference
 from rl_training.experiment.registry import ALGORITHMS
+from rl_training.experiment.run.reference import Reference, read_reference
 from rl_training.utils.errors import UserError
 from rl_training.zoo import statistics
 from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from rl_training.experiment.run_dir import CRASH
+from rl_training.experiment.run.run_dir import CRASH
 from rl_training.zoo.report.findings import Finding, Rule
 from rl_training.zoo.report.throughput import ASIDE_LIMIT, MIN_SECONDS, slow_stage, speed_advice, throughput
 from rl_training.zoo.report.values import mapping, number, show_seconds, show_share, show_steps

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from rl_training.experiment.reference import Reference
+from rl_training.experiment.run.reference import Reference
 from rl_training.zoo.report.charts import Line, Scale, line_chart, score_axis, sparkline, stage_bar, ticks
 from rl_training.zoo.report.curves import Band
 from rl_training.zoo.report.model import Score

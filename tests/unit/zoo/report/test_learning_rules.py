@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.report_runs import evaluations, lines, record
-from rl_training.experiment.reference import Reference, save_reference
+from rl_training.experiment.run.reference import Reference, save_reference
 from rl_training.zoo.report import learning_rules as rules
 from rl_training.zoo.report.findings import Finding
 from rl_training.zoo.run_records import RunRecord

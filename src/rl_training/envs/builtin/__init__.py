@@ -1,0 +1,1 @@
+"""Environments of our own; the machinery in `envs/` knows them by name."""

@@ -1,0 +1,1 @@
+"""How a step runs: as written, or recorded and repeated. Never what it computes."""

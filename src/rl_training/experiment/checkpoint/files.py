@@ -1,0 +1,205 @@
+"""The files of a checkpoint: written durably with their checksum in one pass, read back with suspicion."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file
+
+from rl_training.experiment.checkpoint.codec import Json
+from rl_training.utils.errors import CheckpointError
+
+_DTYPE_CODES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+}
+
+MAX_TENSOR_HEADER: Final = 100_000_000
+"""The safetensors format's own limit on its header, in bytes."""
+
+_WORKING_NAME = re.compile(r"\.(?P<kind>tmp|old|del)-(?P<name>.+)-(?P<pid>\d{1,10})")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What the manifest says about one file."""
+
+    sha256: str
+    size: int
+
+
+def write_bytes(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
+    """Write a new file from ``chunks`` and fsync it; each byte is hashed and written once."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return FileRecord(digest.hexdigest(), size)
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> FileRecord:
+    """Write contiguous CPU tensors in the safetensors format, straight from their memory.
+
+    The library's own writer would need a second copy of all tensors, or a second pass over the file for the
+    checksum; a replay buffer is too large for either.
+    """
+    # Descending item sizes keep every tensor aligned, as the format asks.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, tensor in ordered:
+        end = offset + tensor.numel() * tensor.element_size()
+        code = _DTYPE_CODES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    head += b" " * (-len(head) % 8)
+
+    def chunks() -> Iterable[bytes | memoryview]:
+        yield len(head).to_bytes(8, "little") + head
+        for _, tensor in ordered:
+            if tensor.numel():
+                yield tensor.reshape(-1).view(torch.uint8).numpy().data
+
+    return write_bytes(path, chunks())
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, in memory of their own (the file may be deleted afterwards)."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        header_size = int.from_bytes(file.read(8), "little")
+    if size < 8 or header_size > min(size - 8, MAX_TENSOR_HEADER):
+        raise CheckpointError(f"{path.name}: a header of {header_size} bytes does not fit a file of {size} bytes")
+    try:
+        mapped = load_file(path)
+    except Exception as error:  # whatever the library has against the file, it is refused
+        raise CheckpointError(f"{path.name}: not a valid safetensors file: {str(error)[:300]}") from error
+    # The library hands out views of the mapped file, which would fail if the file were cut short later.
+    return {name: tensor.clone() for name, tensor in mapped.items()}
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a plain file for reading; a link, a pipe or a device in its place is refused."""
+    try:
+        # O_NONBLOCK: opening a pipe must not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.name} is missing") from None
+    except PermissionError:
+        raise
+    except OSError as error:  # ELOOP for a link; EIO and the like
+        reason = "is a link, not a file" if path.is_symlink() else f"cannot be opened: {error.strerror}"
+        raise CheckpointError(f"{path.name} {reason}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError(f"{path.name} is not a plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """The whole of a small file; longer than ``limit`` bytes is refused before reading."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise CheckpointError(f"{path.name} has {size} bytes, more than the {limit} allowed")
+        return file.read(limit)
+
+
+def sha256_of(path: Path) -> str:
+    """Checksum of a file, read in pieces."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def parse_json(data: bytes, name: str) -> Json:
+    """Strict JSON: UTF-8, no NaN or Infinity, no repeated keys, no nesting that exhausts the parser."""
+
+    def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise ValueError("a key occurs twice in one object")
+        return result
+
+    def refuse(word: str) -> Json:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name} is not valid JSON: {error}") from error
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sibling(kind: str, target: Path) -> Path:
+    """A hidden working name beside ``target``: ``tmp`` (being written), ``old`` (replaced) or ``del``."""
+    return target.with_name(f".{kind}-{target.name}-{os.getpid()}")
+
+
+def sweep(parent: Path, name: str | None = None) -> None:
+    """Clear away what writers that are no longer alive left in ``parent`` (only for ``name``, where given).
+
+    A folder that was moved aside for its replacement, which then never came, is moved back.
+    """
+    for entry in sorted(parent.glob(".*")):
+        match = _WORKING_NAME.fullmatch(entry.name)
+        if match is None or (name is not None and match["name"] != name) or _is_other_process(int(match["pid"])):
+            continue
+        target = parent / match["name"]
+        if match["kind"] == "old" and not os.path.lexists(target):
+            entry.rename(target)
+        elif entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _is_other_process(pid: int) -> bool:
+    # Our own id in a name comes from an earlier process: a container often gives every start the same id.
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,102 @@
+"""Replayed experience on disk, written once: a checkpoint names the segments it is made of and adds only what is new.
+
+A segment is a folder in the checkpoint format (checksums, atomic rename) with the transitions of one stretch of steps; it never
+changes. So a checkpoint of a large buffer costs as much as what was collected since the last one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.experiment.checkpoint.store import Checkpoint, read_checkpoint, write_checkpoint
+from rl_training.utils.errors import CheckpointError
+
+FOLDER = "segments"
+INFO = "replay_segments"
+MAX_SEGMENTS = 64
+
+
+class ReplaySegments:
+    """The segments of one run, in `checkpoints/segments/`."""
+
+    def __init__(self, checkpoints: Path):
+        self.folder = checkpoints / FOLDER
+        self._segments: list[dict[str, Any]] = []
+
+    def save(self, buffer: ReplayBuffer) -> list[dict[str, Any]]:
+        """Writes what is new since the last call; returns the segments that make up the whole buffer, for the checkpoint."""
+        oldest, counts = buffer.oldest(), buffer.counts
+        self._segments = [segment for segment in self._segments if (np.array(segment["stop"]) > oldest).any()]
+        if len(self._segments) >= MAX_SEGMENTS:
+            self._segments = []  # merge: many small segments become one
+        # What an environment has overwritten since the last save is not in the buffer any more.
+        start = np.maximum(self._segments[-1]["stop"], oldest) if self._segments else oldest
+        if (counts > start).any():
+            name = f"rows_{int(start.sum()):012d}_{int(counts.sum()):012d}"
+            write_checkpoint(self.folder / name, {"rows": buffer.export_rows(start, counts)}, {})
+            self._segments.append({"name": name, "start": start.tolist(), "stop": counts.tolist()})
+        return list(self._segments)
+
+    def adopt(self, checkpoint: Checkpoint) -> None:
+        """Continues the list of a checkpoint that was loaded."""
+        self._segments = _listed(checkpoint)
+
+    def verify(self, checkpoint: Checkpoint) -> None:
+        """Raises CheckpointError if a segment the checkpoint needs is missing or damaged."""
+        for segment in _listed(checkpoint):
+            path = self.folder / segment["name"]
+            if not path.is_dir():
+                raise CheckpointError(f"checkpoint {checkpoint.path}: its replay segment {path} is missing")
+            read_checkpoint(path)
+
+    def collect_garbage(self, checkpoints: Iterable[Path]) -> None:
+        """Removes segments that none of the checkpoints needs."""
+        needed = {segment["name"] for segment in self._segments}
+        for path in checkpoints:
+            try:
+                needed |= {segment["name"] for segment in _listed(read_checkpoint(path, ()))}
+            except CheckpointError:
+                continue  # a damaged checkpoint needs nothing
+        for path in self.folder.glob("rows_*"):
+            if path.name not in needed:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
+    """A buffer's whole state as the group `replay` of a checkpoint that stands alone."""
+    return {"head": buffer.head_state(), "rows": [buffer.export_rows(buffer.oldest(), buffer.counts)]}
+
+
+def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A checkpoint's replay state with its rows, read from the segments beside it unless they are in the checkpoint itself."""
+    group = checkpoint.groups["replay"]
+    if "rows" in group:
+        return dict(group)
+    folder = checkpoint.path.parent / FOLDER
+    rows = [read_checkpoint(folder / segment["name"]).groups["rows"] for segment in _listed(checkpoint)]
+    return {"head": group["head"], "rows": rows}
+
+
+def load_replay(state: dict[str, Any], buffer: ReplayBuffer) -> None:
+    """Fills an empty buffer with what `replay_state` or `saved_replay` returned."""
+    for rows in state["rows"]:
+        buffer.import_rows(rows)
+    buffer.load_head_state(state["head"])
+
+
+def _listed(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    segments = checkpoint.info.get(INFO, [])
+    if not isinstance(segments, list) or not all(
+        isinstance(segment, dict) and "name" in segment for segment in segments
+    ):
+        raise CheckpointError(f"checkpoint {checkpoint.path}: its list of replay segments is not valid")
+    for segment in segments:
+        if "/" in str(segment["name"]) or not str(segment["name"]).startswith("rows_"):
+            raise CheckpointError(f"checkpoint {checkpoint.path}: {segment['name']!r} is not the name of a segment")
+    return list(segments)

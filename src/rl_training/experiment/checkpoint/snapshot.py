@@ -1,0 +1,140 @@
+"""The state tree of a run, and what it takes to put it back: the content of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.experiment import registry
+from rl_training.experiment.checkpoint.replay_segments import load_replay, saved_replay
+from rl_training.experiment.checkpoint.store import Checkpoint
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.policies.spec import PolicySpec
+from rl_training.runtime.trainer import BaseTrainer
+from rl_training.utils.errors import CheckpointError, ConfigError, UserError
+from rl_training.utils.spaces import space_from_tree, space_to_tree
+
+RESUME_IGNORES = ("runtime.timer", "runtime.resume_count")
+"""Paths in the groups that differ between a resumed and a whole run by nature: wall-clock time, the count of resumes."""
+
+# What a hand-made checkpoint can provoke while its parts are put back.
+_MISFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The spaces of one environment."""
+
+    observation: spaces.Space[Any]
+    action: spaces.Space[Any]
+
+
+def take_snapshot(
+    config: TrainConfig, algorithm: Algorithm[Any, Any], env_spaces: Spaces, trainer: BaseTrainer | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(groups, info) for `write_checkpoint`: policy, algorithm and, once there is one, the running trainer.
+
+    Replayed experience is not in it: a run keeps it in segments (`ReplaySegments`), a saved agent in a group of its own.
+    """
+    groups: dict[str, Any] = {
+        "policy": {
+            "weights": dict(algorithm.policy.state_dict()),
+            "observation_space": space_to_tree(env_spaces.observation),
+            "action_space": space_to_tree(env_spaces.action),
+        },
+        "algorithm": algorithm.state_dict(),
+    }
+    if trainer is not None:
+        groups["runtime"] = trainer.state_dict()
+    return groups, {"algo": config.algo, "config": config.to_dict()}
+
+
+def config_of(checkpoint: Checkpoint, expected_algo: str | None = None) -> TrainConfig:
+    """The config a checkpoint was made with, checked like any other; a checkpoint of another algorithm is the user's mistake."""
+    algo, values = checkpoint.info.get("algo"), checkpoint.info.get("config")
+    if expected_algo is not None and algo != expected_algo:
+        raise UserError(
+            f"checkpoint {checkpoint.path} is of algorithm {algo!r}, not {expected_algo!r}: load it with that one's class."
+        )
+    if not isinstance(values, dict):
+        raise CheckpointError(f"checkpoint {checkpoint.path} holds no config")
+    try:
+        config = TrainConfig(**values)
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path}: its config is not valid: {error}") from error
+    if config.algo != algo:
+        raise CheckpointError(f"checkpoint {checkpoint.path}: its config is for {config.algo!r}, the rest for {algo!r}")
+    return config
+
+
+def spaces_of(checkpoint: Checkpoint) -> Spaces:
+    policy = checkpoint.groups.get("policy")
+    if not isinstance(policy, dict) or not {"observation_space", "action_space", "weights"} <= policy.keys():
+        raise CheckpointError(f"checkpoint {checkpoint.path} holds no policy")
+    return Spaces(space_from_tree(policy["observation_space"]), space_from_tree(policy["action_space"]))
+
+
+def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, hyperparams: Any, env_spaces: Spaces) -> None:
+    """Compares the saved weights with the policy that config and spaces describe, before any memory is taken for it.
+
+    Built on torch's meta device, a policy costs nothing, however absurd the sizes a hand-made checkpoint asks for.
+    """
+    algorithm_class = registry.load(config.algo)
+    algorithm_class.check_spaces(env_spaces.observation, env_spaces.action)
+    try:
+        with torch.device("meta"):
+            spec = PolicySpec(
+                env_spaces.observation,
+                env_spaces.action,
+                config.policy,
+                normalize_observations=config.env.normalize_observations,
+                normalize_rewards=config.env.normalize_rewards,
+            )
+            policy = algorithm_class.make_policy(spec, hyperparams)
+        check_weights(policy, checkpoint.groups["policy"]["weights"])
+    except (CheckpointError, *_MISFIT) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit its own config: {error}") from error
+
+
+def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: BaseTrainer | None) -> None:
+    """Puts a checkpoint's state into freshly built parts; whatever does not fit is a CheckpointError."""
+    try:
+        load_weights(algorithm.policy, checkpoint.groups["policy"]["weights"])
+        algorithm.load_state_dict(checkpoint.groups["algorithm"])
+        if trainer is not None:
+            trainer.load_state_dict(checkpoint.groups["runtime"])
+            if trainer.replay is not None:
+                load_replay(saved_replay(checkpoint), trainer.replay)
+                if trainer.resume_grade != "exact":
+                    trainer.replay.cut_episodes()  # the next step belongs to a fresh episode
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from error
+    except _MISFIT as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}") from error
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Loads weights that fit exactly."""
+    check_weights(module, weights)
+    module.load_state_dict(dict(weights))
+
+
+def check_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Names, shapes and dtypes must be exactly the module's; torch itself would cast silently."""
+    expected = module.state_dict()
+    if not isinstance(weights, Mapping) or set(weights) != set(expected):
+        difference = sorted(set(expected) ^ set(weights))[:3] if isinstance(weights, Mapping) else "no mapping"
+        raise CheckpointError(f"the saved weights have other names than the policy: {difference}")
+    for name, target in expected.items():
+        value = weights[name]
+        if not isinstance(value, Tensor) or value.shape != target.shape or value.dtype != target.dtype:
+            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise CheckpointError(
+                f"saved weight {name!r} is {found}, the policy has {target.dtype} {tuple(target.shape)}"
+            )

@@ -1,0 +1,1 @@
+"""Settings: `TrainConfig`, its files, presets and generated pages."""

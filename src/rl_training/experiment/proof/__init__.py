@@ -1,0 +1,1 @@
+"""Proofs: that an algorithm keeps its promises, and that a resume is exact."""

@@ -1,0 +1,1 @@
+"""One run: its folder, wiring, session, logs and signals."""

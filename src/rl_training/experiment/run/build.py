@@ -1,0 +1,317 @@
+"""From a config to the parts of a run: device, environments, algorithm, trainer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.on_policy import OnPolicyAlgorithm
+from rl_training.data.hindsight import HindsightReplayBuffer
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.contract import EnvStepper
+from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
+from rl_training.envs.goals import GoalRules
+from rl_training.experiment import registry
+from rl_training.experiment.compiler import wants_compiling
+from rl_training.experiment.config.loader import ResolvedConfig, build_dataclass, preset_names
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.policies.policy_config import PolicyConfig
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import ReplayCollector
+from rl_training.runtime.learner import Twin
+from rl_training.runtime.overlap import Overlap
+from rl_training.runtime.tensor_collector import rollout_collector
+from rl_training.runtime.throughput import StageTimer
+from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer, OnPolicyTrainer
+from rl_training.utils.coerce import plain_value
+from rl_training.utils.errors import ConfigError, EnvCreationError
+from rl_training.utils.seeding import derive_seed
+from rl_training.utils.spaces import ActionAdapter, obs_layout
+
+
+def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, Any]:
+    """The config with every hyperparameter written out, and the hyperparameters as the algorithm's own dataclass."""
+    config = source.config if isinstance(source, ResolvedConfig) else source
+    locate: Callable[[str], str | None] = source.locate if isinstance(source, ResolvedConfig) else lambda key: None
+    registry.algorithm_info(config.algo, locate("algo"))
+    algorithm_class = registry.load(config.algo)
+    try:
+        hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
+    except ConfigError as error:
+        chosen = locate("algo")
+        if chosen is None or ":" in chosen or str(error).startswith(chosen):
+            raise  # the algorithm stands in the same file, or the setting on the same command line
+        presets = [name for name in preset_names() if name.startswith(f"{config.algo}/")]
+        raise ConfigError(
+            f"{error}\nThat setting was written for another algorithm. Start from a config for {config.algo} instead"
+            + (f", such as the presets {', '.join(presets)}." if presets else ".")
+        ) from error
+    algorithm_class.check_config(hyperparams, config.num_envs)
+    if config.overlap:
+        _check_overlap(config, algorithm_class, locate("overlap"))
+    if config.precision != "float32":
+        _check_precision(config, algorithm_class, locate("precision"))
+    for key in algorithm_class.unused_policy_keys:
+        if getattr(config.policy, key) != getattr(PolicyConfig(), key):
+            place = locate(f"policy.{key}")
+            raise ConfigError(
+                f"{place + ': ' if place else ''}policy.{key} means nothing to {algorithm_class.__name__}: leave it out."
+            )
+    return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
+
+
+def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
+    prefix = f"{place}: " if place else ""
+    if not algorithm_class.can_overlap:
+        raise ConfigError(
+            f"{prefix}overlap is not for {algorithm_class.__name__}, only for PPO, A2C and off-policy algorithms. Leave it out."
+        )
+    if issubclass(algorithm_class, OnPolicyAlgorithm) and select_device(config.device).type != "cpu":
+        raise ConfigError(
+            f"{prefix}overlap keeps two cores of a CPU busy, and this run uses a GPU. Set device: cpu, or leave it out."
+        )
+    if issubclass(algorithm_class, OnPolicyAlgorithm) and algorithm_class.__module__ == "__main__":
+        raise ConfigError(
+            f"{prefix}overlap learns in a second process, which cannot see {algorithm_class.__name__} in your script. "
+            "Move the class into a module and import it from there."
+        )
+
+
+def _check_precision(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
+    prefix, device = f"{place}: " if place else "", select_device(config.device).type
+    if not algorithm_class.can_compile:
+        raise ConfigError(f"{prefix}{algorithm_class.__name__} computes in float32 only: leave out precision.")
+    if config.precision == "tf32" and device != "cuda":
+        raise ConfigError(
+            f"{prefix}precision: tf32 is for NVIDIA GPUs, and this run uses the device {device}. Leave it out."
+        )
+
+
+def select_device(name: str) -> torch.device:
+    """`auto` takes CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(name.split(":")[0], True):
+        raise ConfigError(f"device {name!r} is not available here; use device: auto, or see `axiomrl doctor`")
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise ConfigError(f"device {name!r} does not exist: there are {torch.cuda.device_count()} CUDA devices")
+    return torch.device(name)
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """Where environments come from: the config's id, or what the user handed over in Python."""
+
+    given: EnvLike | None = None
+
+    @property
+    def name(self) -> str | None:
+        return None if self.given is None else env_name(self.given)
+
+    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
+        if config.hyperparams.get("hindsight"):
+            self.goal_rules(config)  # an environment without goals is refused here, before anything is written
+        if isinstance(self.given, VectorEnv):
+            return self.given
+        if self.given is None:
+            return make_vector_env(config, device=str(select_device(config.device)))
+        # Workers get copies anyway, so that the user's own object is not touched there.
+        given = _not_the_same(self.given) if config.env.backend == "async" else self.given
+        return make_vector_env(config, custom=custom_factory(given))
+
+    def evaluation_envs(self, config: TrainConfig) -> Callable[[int], VectorEnv[Any, Any, Any]]:
+        """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses."""
+        if isinstance(self.given, VectorEnv):
+            return _cannot_copy
+        custom = None if self.given is None else custom_factory(_not_the_same(self.given))
+        # Native vector environments stay native: their dynamics may differ in rounding from the single one's. Tensor ones are
+        # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
+        backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
+        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0))
+        return lambda count: make_vector_env(settings, count, custom=custom)
+
+    def goal_rules(self, config: TrainConfig) -> GoalRules:
+        """The rules of an environment with goals, asked of one more environment in this process."""
+        if isinstance(self.given, VectorEnv):
+            raise EnvCreationError(
+                "hindsight needs a single environment to ask for rewards, and a vector environment object cannot be copied: "
+                "give an id or a callable."
+            )
+        custom = None if self.given is None else custom_factory(_not_the_same(self.given))
+        return GoalRules(EnvFactory(config.env_id, dict(config.env.kwargs), config.env.max_episode_steps, custom)())
+
+
+def _not_the_same(given: EnvLike) -> EnvLike:
+    """A copy of an environment object; ids and callables make fresh ones anyway."""
+    return copy.deepcopy(given) if isinstance(given, gym.Env) else given
+
+
+def _cannot_copy(count: int) -> VectorEnv[Any, Any, Any]:
+    raise EnvCreationError(
+        "a vector environment object cannot be copied for evaluation: give an id or a callable, "
+        "or turn evaluation off with evaluation={'every': 0}."
+    )
+
+
+def build_algorithm(
+    config: TrainConfig,
+    hyperparams: Any,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    device: torch.device,
+) -> Algorithm[Any, Any]:
+    """The algorithm with its fresh policy; unsupported spaces are refused here."""
+    algorithm_class = registry.load(config.algo)
+    algorithm_class.check_spaces(observation_space, action_space)
+    ActionAdapter(action_space)  # refuses bounds that no policy can act in
+    if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
+        raise ConfigError(
+            f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
+        )
+    compiled = wants_compiling(config, algorithm_class, hyperparams, device)
+    return _algorithm_maker(
+        algorithm_class, config, hyperparams, observation_space, action_space, device=device, compiled=compiled
+    )()
+
+
+def _algorithm_maker(
+    algorithm_class: type[Algorithm[Any, Any]],
+    config: TrainConfig,
+    hyperparams: Any,
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    *,
+    device: torch.device,
+    compiled: bool,
+) -> Callable[[], Algorithm[Any, Any]]:
+    return partial(
+        algorithm_class,
+        observation_space,
+        action_space,
+        hyperparams,
+        config.policy,
+        normalize_observations=config.env.normalize_observations,
+        normalize_rewards=config.env.normalize_rewards,
+        seed=config.seed,
+        device=device,
+        compiled=compiled,
+        precision=config.precision,
+    )
+
+
+def build_trainer(
+    config: TrainConfig,
+    algorithm: Algorithm[Any, Any],
+    envs: VectorEnv[Any, Any, Any],
+    env_source: EnvSource,
+    callbacks: Sequence[Callback],
+    scratch: Path,
+) -> BaseTrainer:
+    """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
+    kind = registry.algorithm_info(config.algo).trainer
+    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a training loop is built from."""
+
+    config: TrainConfig
+    algorithm: Any
+    envs: VectorEnv[Any, Any, Any]
+    env_source: EnvSource
+    callbacks: Sequence[Callback]
+    scratch: Path
+
+
+def _buffer_layout(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
+    """Shapes and dtypes of what a buffer stores of each step."""
+    obs_shape, obs_dtype = obs_layout(envs.single_observation_space)
+    adapter = ActionAdapter(envs.single_action_space)
+    return {
+        "obs_shape": obs_shape,
+        "action_shape": adapter.shape,
+        "obs_dtype": _torch_dtypes(obs_dtype),
+        "action_dtype": _torch_dtypes(adapter.dtype),
+    }
+
+
+def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
+    config, algorithm, stepper = parts.config, parts.algorithm, EnvStepper(parts.envs)
+    make_buffer = partial(
+        RolloutBuffer,
+        algorithm.config.num_steps,
+        stepper.num_envs,
+        **_buffer_layout(parts.envs),
+        device=algorithm.device,
+    )
+    collector = rollout_collector(
+        stepper,
+        algorithm.policy,
+        make_buffer(),
+        seed=config.seed,
+        device=algorithm.device,
+        timer=StageTimer(),
+        compiled=algorithm.compiled,
+    )
+    overlap = None
+    if config.overlap:
+        make_twin = _algorithm_maker(
+            type(algorithm),
+            config,
+            algorithm.config,
+            parts.envs.single_observation_space,
+            parts.envs.single_action_space,
+            device=algorithm.device,
+            compiled=algorithm.compiled,
+        )
+        overlap = Overlap(algorithm, collector, Twin(make_twin, make_buffer))
+    return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=overlap)
+
+
+def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
+    config, algorithm, stepper = parts.config, parts.algorithm, EnvStepper(parts.envs)
+    hyperparams = algorithm.config
+    make_buffer: Callable[..., ReplayBuffer] = ReplayBuffer
+    if hyperparams.hindsight > 0:
+        goals = parts.env_source.goal_rules(config)
+        make_buffer = partial(
+            HindsightReplayBuffer, hindsight=hyperparams.hindsight, reward=goals.reward, terminated=goals.terminated
+        )
+    buffer = make_buffer(
+        hyperparams.buffer_size,
+        stepper.num_envs,
+        **_buffer_layout(parts.envs),
+        device=algorithm.device if hyperparams.replay_storage == "device" else "cpu",
+        seed=derive_seed(config.seed, "replay"),
+        n_step=hyperparams.n_step,
+        gamma=hyperparams.gamma,
+        reward_scale=hyperparams.reward_scale,
+        prioritization=hyperparams.prioritization,
+        folder=parts.scratch if hyperparams.replay_storage == "disk" else None,
+    )
+    collector = ReplayCollector(
+        stepper, algorithm, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
+    )
+    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=config.overlap)
+
+
+_TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy, "off_policy": _build_off_policy}
+
+
+def _torch_dtypes(names: Any) -> Any:
+    if isinstance(names, dict):
+        return {key: _torch_dtypes(name) for key, name in names.items()}
+    return getattr(torch, names)

@@ -1,0 +1,99 @@
+"""Where numbers go: `metrics.jsonl`, `evaluations.jsonl`, TensorBoard, metadata."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rl_training.experiment.run.metadata import RunMetadata, utc_now
+from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS, TENSORBOARD, append_line, drop_lines_after
+from rl_training.runtime.callbacks import Callback, Every
+from rl_training.runtime.evaluator import EvaluationResult
+from rl_training.runtime.throughput import RateMeter
+from rl_training.runtime.trainer import BaseTrainer
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class MetricReader(Callback):
+    """Turns the trainer's tensors into numbers at the logging cadence and hands them to `report`.
+
+    This is the one place where an update's metrics are read from the device.
+    """
+
+    def __init__(self, every: int):
+        self._every = Every(every)
+        self._always = every == 0
+        self._rates: RateMeter | None = None
+        self.latest: dict[str, float] = {}
+
+    def on_training_start(self, trainer: BaseTrainer) -> None:
+        self._rates = RateMeter(trainer.timer)
+        self._rates.start(trainer.global_step)
+
+    def on_iteration_end(self, trainer: BaseTrainer) -> None:
+        if self._always or self._every.passed(trainer.previous_step, trainer.global_step):
+            self.read(trainer)
+
+    def on_training_end(self, trainer: BaseTrainer) -> None:
+        if trainer.metrics and self.latest.get("global_step") != trainer.global_step:
+            self.read(trainer)
+
+    def read(self, trainer: BaseTrainer) -> None:
+        assert self._rates is not None
+        statistics = trainer.episode_summary()
+        losses = {name: float(value) if isinstance(value, Tensor) else value for name, value in trainer.metrics.items()}
+        self.latest = {
+            "global_step": trainer.global_step,
+            **statistics,
+            **{f"train/{name}": value for name, value in losses.items()},
+            **{f"time/{name}": value for name, value in self._rates.read(trainer.global_step).items()},
+            "time/elapsed": trainer.timer.elapsed,
+        }
+        trainer.report_metrics(self.latest)
+
+
+class RunLogger(Callback):
+    """Writes metrics and evaluations into the run directory."""
+
+    def __init__(self, run_dir: Path, metadata: RunMetadata, *, tensorboard: bool):
+        self._run_dir, self._metadata, self._tensorboard = run_dir, metadata, tensorboard
+        self._writer: SummaryWriter | None = None
+
+    def on_training_start(self, trainer: BaseTrainer) -> None:
+        for name in (METRICS, EVALUATIONS):
+            drop_lines_after(self._run_dir / name, trainer.global_step)
+        if self._tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge = trainer.global_step + 1 if trainer.global_step else None
+            self._writer = SummaryWriter(str(self._run_dir / TENSORBOARD), purge_step=purge)
+
+    def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:
+        append_line(self._run_dir / METRICS, {"step": trainer.global_step, "at_utc": utc_now(), **metrics})
+        named = {name: value for name, value in metrics.items() if name != "global_step"}
+        self._write_scalars(trainer, {name if "/" in name else f"rollout/{name}": named[name] for name in named})
+
+    def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:
+        record: dict[str, Any] = {"step": trainer.global_step, "at_utc": utc_now(), **result.to_dict()}
+        append_line(self._run_dir / EVALUATIONS, record)
+        scalars = {"evaluation/mean_return": result.mean, "evaluation/mean_length": result.mean_length}
+        if result.success_rate is not None:
+            scalars["evaluation/success_rate"] = result.success_rate
+        self._write_scalars(trainer, scalars)
+
+    def _write_scalars(self, trainer: BaseTrainer, scalars: dict[str, float]) -> None:
+        """All of a moment as one TensorBoard event: one each would fill the writer's queue, and training would wait for it."""
+        if self._writer is not None:
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+            self._writer._get_file_writer().add_summary(Summary(value=values), trainer.global_step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

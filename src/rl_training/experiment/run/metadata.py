@@ -1,0 +1,124 @@
+"""`metadata.json`: what ran, where, with which versions, and how it ended."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rl_training._version import __version__
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.run_dir import METADATA, strict_json, write_atomically
+from rl_training.utils.errors import UserError
+from rl_training.utils.system import cpu_name
+
+_PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "box2d", "ale-py")
+
+
+class RunMetadata:
+    """The file of one run, kept current while it trains."""
+
+    def __init__(self, path: Path, values: dict[str, Any]):
+        self.path, self.values = path, values
+
+    @classmethod
+    def create(cls, run_dir: Path, cfg: TrainConfig, device: str) -> RunMetadata:
+        metadata = cls(
+            run_dir / METADATA,
+            {
+                "schema": 1,
+                "created_at_utc": utc_now(),
+                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                "algo": cfg.algo,
+                "env_id": cfg.env_id,
+                "seed": cfg.seed,
+                "system": system_info(device),
+                "versions": versions(),
+                "git": git_info(),
+                "status": "running",
+                "stop_reason": None,
+                "resumes": [],
+                "latest_metrics": {},
+                "best_checkpoint": None,
+            },
+        )
+        metadata.write()
+        return metadata
+
+    @classmethod
+    def load(cls, run_dir: Path) -> RunMetadata:
+        path = run_dir / METADATA
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{run_dir} is not a run folder: {METADATA} cannot be read ({error})") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{path} is not valid run metadata")
+        return cls(path, values)
+
+    def update(self, **values: Any) -> None:
+        self.values.update(values)
+        self.write()
+
+    def add_resume(self, checkpoint: str, step: int, grade: str, notes: list[str]) -> None:
+        """Appends to the lineage: from where, and how exactly the environments came back."""
+        entry = {"at_utc": utc_now(), "checkpoint": checkpoint, "step": step, "grade": grade, "notes": notes}
+        self.update(status="running", stop_reason=None, resumes=[*self.values.get("resumes", []), entry])
+
+    def write(self) -> None:
+        write_atomically(self.path, json.dumps(strict_json(self.values), indent=2, allow_nan=False) + "\n")
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what can change a result, by package name."""
+    found = {"axiomrl": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def system_info(device: str) -> dict[str, Any]:
+    info: dict[str, Any] = {
+        "os": platform.platform(),
+        "cpu": cpu_name(),
+        "cpu_count": os.cpu_count(),
+        "device": device,
+        "gpu": None,
+    }
+    if device.startswith("cuda"):
+        import torch
+
+        info["gpu"] = torch.cuda.get_device_name(torch.device(device))
+    return info
+
+
+def git_info() -> dict[str, Any] | None:
+    """Commit and dirty flag of the working folder; None without git or outside a repository."""
+    if shutil.which("git") is None:
+        return None
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+
+
+def _git(*args: str) -> str | None:
+    try:
+        result = subprocess.run(["git", *args], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -1,0 +1,83 @@
+"""The run directory: its name, its files, and its lines of metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.utils.errors import UserError
+
+if TYPE_CHECKING:  # readers of run folders start without gymnasium, which the config brings along
+    from rl_training.experiment.config.train_config import TrainConfig
+
+CONFIG, METADATA, METRICS, EVALUATIONS = "config.yaml", "metadata.json", "metrics.jsonl", "evaluations.jsonl"
+CHECKPOINTS, TENSORBOARD, VIDEOS, CRASH, SCRATCH = "checkpoints", "tensorboard", "videos", "crash", "scratch"
+
+
+def make_run_dir(cfg: TrainConfig) -> Path:
+    """Creates `<output_dir>/<algo>__<env>__seed<seed>__<time>/` with its folders and the resolved config; returns its path."""
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env_id).strip(".-") or "env"
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    path = Path(cfg.output_dir) / f"{cfg.algo}__{env}__seed{cfg.seed}__{stamp}"
+    try:
+        path.mkdir(parents=True)
+        for folder in (CHECKPOINTS, TENSORBOARD, VIDEOS):
+            (path / folder).mkdir()
+        write_atomically(path / CONFIG, cfg.to_yaml())
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the output folder {cfg.output_dir}: {error.strerror}. "
+            "Choose another one: --output-dir PATH"
+        ) from error
+    return path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a small file so that a reader, or a crash, sees the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Appends one strict JSON line; NaN and infinity become null."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(strict_json(record), allow_nan=False) + "\n")
+
+
+def strict_json(value: Any) -> Any:
+    """The value with NaN and infinity, for which JSON has no word, replaced by null."""
+    if isinstance(value, dict):
+        return {key: strict_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a JSON-lines file; a line cut short by a crash is passed over."""
+    records = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+    return records
+
+
+def drop_lines_after(path: Path, step: int) -> None:
+    """Removes what a killed process logged after the checkpoint that is now resumed from: those steps will be taken again."""
+    if path.exists():
+        kept = [record for record in read_lines(path) if record.get("step", 0) <= step]
+        write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
