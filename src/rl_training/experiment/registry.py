@@ -21,7 +21,7 @@ class AlgorithmInfo:
     """Public class name, as in `rl_training.TD3BC`."""
     module: str
     """Module under `rl_training.algorithms`."""
-    trainer: Literal["on_policy", "off_policy"]
+    trainer: Literal["on_policy", "off_policy", "offline"]
     """Which training loop drives it."""
     tier: Literal["core", "experimental", "contrib"]
     """Stability tier."""
@@ -47,7 +47,15 @@ def _actor_critic(algo: str, name: str, module: str, summary: str) -> AlgorithmI
 _TABLE = (
     AlgorithmInfo("a2c", "A2C", "a2c", "on_policy", "core", "Advantage actor-critic: one step per short rollout."),
     _dqn("c51", "C51", "DQN over a categorical distribution of returns."),
-    _actor_critic("crossq", "CrossQ", "crossq", "SAC with batch renormalisation and without target networks."),
+    AlgorithmInfo(
+        "crossq",
+        "CrossQ",
+        "crossq",
+        "off_policy",
+        "core",
+        "SAC with batch renormalisation and without target networks.",
+        {**_WIDE, "critic_hidden_sizes": (1024, 1024)},
+    ),
     _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
     _actor_critic("discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions."),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),

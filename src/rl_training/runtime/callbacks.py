@@ -138,7 +138,7 @@ class StopOnTime(Callback):
             trainer.stop(f"time limit of {self.max_seconds:g} s reached")
 
 
-class Checkpoint(Callback):
+class SaveCheckpoints(Callback):
     """Saves at the start, every so many environment steps, at each new best evaluation, and at the end.
 
     `save(step, best)` does the writing; where to is not this layer's business.

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from torch import nn
 
 from rl_training.envs.contract import EnvStepper
+from rl_training.policies.policy import Policy, restarted
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.seeding import derive_seed
@@ -90,7 +90,7 @@ class Evaluator:
         self.seed, self.device = seed, device
         self._stepper: EnvStepper | None = None
 
-    def evaluate(self, policy: nn.Module, episodes: int, *, deterministic: bool, stream: int = 0) -> EvaluationResult:
+    def evaluate(self, policy: Policy, episodes: int, *, deterministic: bool, stream: int = 0) -> EvaluationResult:
         """`stream` (the training step) selects the episodes' seeds, so the same call gives the same episodes."""
         with preserved_global_rng():
             was_training = policy.training
@@ -100,7 +100,7 @@ class Evaluator:
             finally:
                 policy.train(was_training)
 
-    def _play(self, policy: Any, episodes: int, deterministic: bool, seed: int) -> EvaluationResult:
+    def _play(self, policy: Policy, episodes: int, deterministic: bool, seed: int) -> EvaluationResult:
         count = min(self._num_envs, episodes)
         if self._stepper is None or self._stepper.num_envs != count:
             self.close()
@@ -114,10 +114,13 @@ class Evaluator:
         lengths: list[list[int]] = [[] for _ in range(count)]
         successes: list[float] = []
         stepper.reset(seed)
+        state = policy.initial_state(count)
         while (quota > 0).any():
             obs = obs_to_torch(stepper.obs, self.device)
-            actions = policy.act(obs, generator=generator, deterministic=deterministic)
+            actions, state = policy.act(obs, state, generator=generator, deterministic=deterministic)
             record = stepper.step(adapter.to_env(actions.cpu().numpy()))
+            if state is not None:
+                state = restarted(state, policy.initial_state(count), torch.from_numpy(record.ended))
             running += record.rewards * record.valid
             steps += record.valid
             for index in np.flatnonzero(record.terminated | record.truncated):
