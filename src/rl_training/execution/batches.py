@@ -43,7 +43,7 @@ def flatten(values: Any, tensors: list[Tensor], layout: list[Hashable]) -> None:
         layout.extend(values)
         for part in values.values():
             flatten(part, tensors, layout)
-    elif (names := _names(type(values))) is not None:
+    elif (names := _names(values.__class__)) is not None:
         layout.append(type(values).__qualname__)
         for name in names:
             flatten(getattr(values, name), tensors, layout)
@@ -64,7 +64,7 @@ def mapped(
     elif isinstance(whole, tuple | list):
         parts = [mapped(change, part, other) for part in whole]
         changed = type(whole)(*parts) if hasattr(whole, "_fields") else type(whole)(parts)
-    elif (names := _names(type(whole))) is not None:
+    elif (names := _names(whole.__class__)) is not None:
         changed = type(whole)(**{name: mapped(change, getattr(whole, name), other) for name in names})
     else:
         changed = other(whole)

@@ -312,7 +312,7 @@ def _groups(parameters: Parameters | Sequence[Group], learning_rate: float | Sch
     assert not isinstance(parameters, nn.Module | nn.Parameter), "parameters need a learning rate"
     groups = list(parameters)
     assert groups and all(isinstance(group, Group) for group in groups), "parameters need a learning rate"
-    return groups  # type: ignore[return-value]
+    return groups
 
 
 def _trainable(parameters: Parameters) -> list[nn.Parameter]:
