@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.utils.bootstrap import Scores, stratified_interval
 from rl_training.zoo.comparison import MIN_BOOTSTRAP, BaselineReport, difference_of
 from rl_training.zoo.reference_scores import REFERENCE_SCORES
 from rl_training.zoo.score_groups import ScoreGroup
 from rl_training.zoo.statistics import (
-    Scores,
-    bootstrap_interval,
     interquartile_mean,
     mean,
     median,
@@ -138,7 +137,7 @@ def _entries(groups: list[ScoreGroup]) -> list[Entry]:
             rank=rank,
             tied=ranks.count(rank) > 1,
             mean=float(group.last.mean()),
-            interval=bootstrap_interval(mean, [group.last]) if len(group.last) > 1 else None,
+            interval=stratified_interval(mean, [group.last]) if len(group.last) > 1 else None,
             iqm=float(interquartile_mean([group.last])),
             median=float(np.median(group.last)),
             best=float(group.best.mean()),
@@ -179,12 +178,12 @@ def _aggregate(scores: dict[str, list[NDArray[np.float64]]]) -> list[AggregateEn
                 tied=ranks.count(rank) > 1,
                 seeds=fewest,
                 iqm=float(interquartile_mean(tasks)),
-                iqm_interval=bootstrap_interval(interquartile_mean, tasks) if spread else None,
+                iqm_interval=stratified_interval(interquartile_mean, tasks) if spread else None,
                 median=float(median(tasks)),
                 mean=float(mean(tasks)),
                 optimality_gap=float(optimality_gap(tasks)),
                 profile=_profile(tasks),
-                profile_band=bootstrap_interval(_profile, tasks) if spread else None,
+                profile_band=stratified_interval(_profile, tasks) if spread else None,
             )
         )
     return entries
@@ -193,7 +192,7 @@ def _aggregate(scores: dict[str, list[NDArray[np.float64]]]) -> list[AggregateEn
 def _clearly_higher_iqm(scores: Scores, others: Scores) -> bool:
     if min(len(task) for task in [*scores, *others]) < MIN_BOOTSTRAP:
         return False
-    low, _ = bootstrap_interval(lambda a, b: interquartile_mean(a) - interquartile_mean(b), scores, others)
+    low, _ = stratified_interval(lambda a, b: interquartile_mean(a) - interquartile_mean(b), scores, others)
     return float(low) > 0.0
 
 

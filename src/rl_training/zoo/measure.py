@@ -19,7 +19,7 @@ from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_no
 from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
 from rl_training.experiment.run.runner import open_checkpoint, resume_run, start_run
 from rl_training.experiment.run.session import TrainResult
-from rl_training.runtime.evaluator import bootstrap_interval
+from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.errors import AxiomError
 
 

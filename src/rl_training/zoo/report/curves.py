@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rl_training.utils.bootstrap import stratified_interval
 from rl_training.zoo.report.values import Floats, Series
-from rl_training.zoo.statistics import bootstrap_interval
 
 MAX_POINTS = 160
 """More points than a chart has pixels to tell apart only make the file large."""
@@ -71,4 +71,4 @@ def _interval(filled: Floats, known: np.ndarray, mean: Floats) -> tuple[Floats, 
         total = weights @ known
         return np.where(total > 0, weights @ filled / np.maximum(total, 1), mean)
 
-    return bootstrap_interval(means, [np.arange(count, dtype=np.float64)], resamples=RESAMPLES)
+    return stratified_interval(means, [np.arange(count, dtype=np.float64)], resamples=RESAMPLES)

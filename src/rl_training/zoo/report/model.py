@@ -13,6 +13,7 @@ import numpy as np
 
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.run.reference import Reference, read_reference
+from rl_training.utils.bootstrap import stratified_interval
 from rl_training.utils.errors import UserError
 from rl_training.zoo import statistics
 from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band
@@ -160,7 +161,7 @@ def score(values: Sequence[float]) -> Score | None:
     if not values:
         return None
     task = [np.asarray(values, dtype=np.float64)]
-    low, high = statistics.bootstrap_interval(statistics.mean, task) if len(values) >= INTERVAL_SEEDS else (None, None)
+    low, high = stratified_interval(statistics.mean, task) if len(values) >= INTERVAL_SEEDS else (None, None)
     return Score(list(values), float(statistics.mean(task)), float(statistics.interquartile_mean(task)), low, high)
 
 
@@ -282,7 +283,7 @@ def _comparisons(groups: list[Group]) -> list[Comparison]:
     for better, other in combinations(enough, 2):
         assert better.last is not None and other.last is not None
         sides = [np.array(better.last.values)], [np.array(other.last.values)]
-        low, high = statistics.bootstrap_interval(statistics.probability_of_improvement, *sides)
+        low, high = stratified_interval(statistics.probability_of_improvement, *sides)
         pairs.append(Comparison(better, other, float(statistics.probability_of_improvement(*sides)), low, high))
     return pairs
 
