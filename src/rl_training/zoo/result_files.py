@@ -126,6 +126,13 @@ def read_result_file(path: Path) -> ResultFile:
     return result
 
 
+def mean_curve(result: ResultFile) -> list[tuple[int, float]]:
+    """(steps, mean return over the seeds) at the steps where every seed was evaluated."""
+    curves = [dict(seed.curve) for seed in result.seeds]
+    common = sorted(set(curves[0]).intersection(*curves[1:]))
+    return [(step, fmean(curve[step] for curve in curves)) for step in common]
+
+
 def _from_record(path: Path, record: Mapping[str, Any]) -> ResultFile:
     config = record["config"]
     result = ResultFile(

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_training.experiment.run.reference import Reference, value_at
-from rl_training.zoo.report.curves import Band, thin
+from rl_training.zoo.report.curves import Band, Floats, Series, thin
 from rl_training.zoo.report.markup import Html, figures, json_script, tag
 from rl_training.zoo.report.model import Score
-from rl_training.zoo.report.values import Floats, Series, show_number, show_share, show_steps
+from rl_training.zoo.values import show_number, show_share, show_steps
 
 SIZE = 1000.0
 """Side of the square that every SVG is drawn in."""

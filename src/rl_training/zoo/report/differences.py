@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rl_training.zoo.report.values import leaves, mapping, show_setting
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.score_groups import method_of
+from rl_training.zoo.values import leaves, mapping, show_setting
 
 NOT_A_SETTING = ("seed", "output_dir")
 """Keys that differ between any two runs."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -12,7 +10,7 @@ from rl_training.experiment.run.run_dir import strict_json
 from rl_training.zoo.report.curves import Band
 from rl_training.zoo.report.model import Environment, Group, Report, RunRow, Score
 from rl_training.zoo.report.run_rules import resumes
-from rl_training.zoo.report.values import number
+from rl_training.zoo.values import csv_text, number
 
 SCHEMA = 1
 """Version of the JSON layout."""
@@ -59,12 +57,7 @@ def csv_report(report: Report) -> str:
     rows = [
         _run(group, row) for environment in report.environments for group in environment.groups for row in group.rows
     ]
-    flat = [{key: value for key, value in row.items() if key != "resumes"} for row in rows]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(flat[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([{key: _cell(value) for key, value in row.items()} for row in flat])
-    return file.getvalue()
+    return csv_text([{key: _cell(value) for key, value in row.items() if key != "resumes"} for row in rows])
 
 
 def _cell(value: Any) -> Any:

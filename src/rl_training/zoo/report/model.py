@@ -16,7 +16,7 @@ from rl_training.experiment.run.reference import Reference, read_reference
 from rl_training.utils.bootstrap import stratified_interval
 from rl_training.utils.errors import UserError
 from rl_training.zoo import statistics
-from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band
+from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band, series
 from rl_training.zoo.report.differences import (
     Fact,
     Settings,
@@ -28,9 +28,9 @@ from rl_training.zoo.report.differences import (
 from rl_training.zoo.report.findings import SEVERITIES, Finding
 from rl_training.zoo.report.health import find_all
 from rl_training.zoo.report.throughput import Throughput, throughput
-from rl_training.zoo.report.values import number, series, show_setting, show_steps
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.score_groups import method_differences, method_of, task_of
+from rl_training.zoo.values import number, show_setting, show_steps
 
 SEEDS_WANTED = 5
 """Groups with fewer seeds are flagged: with so few, the next seed may turn the picture round."""

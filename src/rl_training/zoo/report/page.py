@@ -11,7 +11,7 @@ from rl_training.zoo.report.findings import SEVERITIES
 from rl_training.zoo.report.markup import Child, Html, join, tag
 from rl_training.zoo.report.model import Report
 from rl_training.zoo.report.results import results
-from rl_training.zoo.report.text import plural
+from rl_training.zoo.values import plural
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; media-src data:"
 """Even if the page held a link to another file by mistake, the browser would not load it."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rl_training.zoo.report.charts import Line, Scale, interval_plot, line_chart, score_axis, swatch
+from rl_training.zoo.report.curves import series
 from rl_training.zoo.report.markup import Child, Html, figures, join, tag
 from rl_training.zoo.report.model import SEEDS_WANTED, Comparison, Environment, Group, Report, Score
 from rl_training.zoo.report.text import reference_text
-from rl_training.zoo.report.values import series, show_number, show_seconds, show_share, show_steps
+from rl_training.zoo.values import show_number, show_seconds, show_share, show_steps
 
 
 def results(report: Report) -> Html:

@@ -14,10 +14,10 @@ from rl_training.zoo.report.learning_rules import metric_series
 from rl_training.zoo.report.markup import Child, Html, code_text, figures, join, table, tag
 from rl_training.zoo.report.model import Group, Report, RunRow
 from rl_training.zoo.report.run_rules import resumes, stop_reason
-from rl_training.zoo.report.text import by_kind, plural
+from rl_training.zoo.report.text import by_kind
 from rl_training.zoo.report.throughput import STAGES
-from rl_training.zoo.report.values import show_number, show_seconds, show_setting, show_share, show_steps
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import plural, show_number, show_seconds, show_setting, show_share, show_steps
 
 VIDEO_BYTES = 8_000_000
 """A larger video is a link."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_training.zoo.report.values import number, setting
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import number, setting
 
 STAGES = ("env", "inference", "buffer", "learn")
 LIMITS = {"learn": 0.7, "env": 0.6, "inference": 0.5, "buffer": 0.4, "other": 0.3}

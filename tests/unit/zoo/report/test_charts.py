@@ -10,9 +10,8 @@ import pytest
 
 from rl_training.experiment.run.reference import Reference
 from rl_training.zoo.report.charts import Line, Scale, line_chart, score_axis, sparkline, stage_bar, ticks
-from rl_training.zoo.report.curves import Band
+from rl_training.zoo.report.curves import Band, Series
 from rl_training.zoo.report.model import Score
-from rl_training.zoo.report.values import Series
 
 STEPS = np.array([0.0, 500.0, 1000.0])
 
