@@ -26,7 +26,8 @@ from rl_training.zoo.report.differences import (
     same_settings,
 )
 from rl_training.zoo.report.findings import SEVERITIES, Finding
-from rl_training.zoo.report.health import find_all
+from rl_training.zoo.report.learning_rules import LEARNING_RULES
+from rl_training.zoo.report.run_rules import RUN_RULES, stalled
 from rl_training.zoo.report.throughput import Throughput, throughput
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.score_groups import method_differences, method_of, task_of
@@ -144,7 +145,13 @@ def build_report(runs: Sequence[RunRecord], skipped: Sequence[str], sources: Seq
     by_env: dict[str, list[RunRecord]] = {}
     for run in sorted(runs, key=lambda run: (task_of(run.config), run.algo, run.seed, str(run.path))):
         by_env.setdefault(task_of(run.config), []).append(run)
-    findings = [finding for members in by_env.values() for run in members for finding in find_all(run, now)]
+    findings = [
+        finding
+        for members in by_env.values()
+        for run in members
+        for found in (*(rule(run) for rule in (*RUN_RULES, *LEARNING_RULES)), stalled(run, now))
+        for finding in found
+    ]
     return Report(
         created=now,
         sources=list(sources),

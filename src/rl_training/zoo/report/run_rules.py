@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from rl_training.experiment.run.run_dir import CRASH
-from rl_training.zoo.report.findings import Finding, Rule
+from rl_training.zoo.report.findings import Finding, Rule, Seen, rule
 from rl_training.zoo.report.throughput import ASIDE_LIMIT, MIN_SECONDS, slow_stage, speed_advice, throughput
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.values import mapping, number, show_seconds, show_share, show_steps
@@ -16,41 +16,36 @@ SILENCE = timedelta(minutes=15)
 """A run that says it is running but has written nothing for so long was probably killed."""
 
 
-def failed(run: RunRecord) -> Iterator[Finding]:
+@rule("failed", "problem", "The run failed")
+def failed(run: RunRecord) -> Iterator[Seen]:
     """A run that an error ended."""
     if run.status != "failed":
         return
     crash = (run.path / CRASH).is_dir()
-    yield Finding(
-        "failed",
-        "problem",
-        "The run failed",
+    yield (
         f"at step {show_steps(run.steps)}: {stop_reason(run) or 'no reason was recorded'}",
         f"look at the state it left in {CRASH}/, lower the learning rate, and check rewards and observations for huge values"
         if crash
         else f"fix the cause, then continue with `axiomrl resume {shlex.quote(str(run.path))}`",
-        run,
-        step=run.steps,
+        run.steps,
     )
 
 
-def interrupted(run: RunRecord) -> Iterator[Finding]:
+@rule("interrupted", "note", "The run was interrupted")
+def interrupted(run: RunRecord) -> Iterator[Seen]:
     """A run that a signal stopped."""
     if run.status != "interrupted":
         return
-    yield Finding(
-        "interrupted",
-        "note",
-        "The run was interrupted",
+    yield (
         f"at step {show_steps(run.steps)} of {show_steps(number(run.config.get('total_timesteps')) or 0)}: "
         f"{stop_reason(run) or 'no reason was recorded'}",
         f"continue with `axiomrl resume {shlex.quote(str(run.path))}`",
-        run,
-        step=run.steps,
+        run.steps,
     )
 
 
-def stalled(run: RunRecord, now: datetime) -> Iterator[Finding]:
+@rule("stalled", "problem", "The run was probably killed")
+def stalled(run: RunRecord, now: datetime) -> Iterator[Seen]:
     """A run whose process is gone without a word."""
     if run.status != "running":
         return
@@ -58,45 +53,37 @@ def stalled(run: RunRecord, now: datetime) -> Iterator[Finding]:
     times = [time for text in (*lines, run.metadata.get("created_at_utc")) if (time := parse_time(text)) is not None]
     if not times or now - max(times) < SILENCE:
         return
-    yield Finding(
-        "stalled",
-        "problem",
-        "The run was probably killed",
+    yield (
         f"its status is still 'running', but its last line, at step {show_steps(run.steps)}, is "
         f"{show_seconds((now - max(times)).total_seconds())} old",
         f"continue with `axiomrl resume {shlex.quote(str(run.path))}`",
-        run,
-        step=run.steps,
+        run.steps,
     )
 
 
-def inexact_resumes(run: RunRecord) -> Iterator[Finding]:
+@rule("inexact_resume", "note", "A resume was not exact")
+def inexact_resumes(run: RunRecord) -> Iterator[Seen]:
     """Resumes after which the run was no longer the same run bit for bit."""
     for resume in resumes(run):
         if resume["grade"] == "exact":
             continue
         notes = f" ({resume['notes']})" if resume["notes"] else ""
-        yield Finding(
-            "inexact_resume",
-            "note",
-            "A resume was not exact",
+        yield (
             f"resumed from {resume['checkpoint']} with grade '{resume['grade']}'{notes}",
             "the run is sound but not repeatable bit for bit; an environment with `get_state` and `set_state` would be",
-            run,
+            None,
         )
 
 
-def no_evaluation(run: RunRecord) -> Iterator[Finding]:
+@rule("no_evaluation", "warning", "The run has no evaluation")
+def no_evaluation(run: RunRecord) -> Iterator[Seen]:
     """A run without a score."""
     if run.curve or run.status != "completed":
         return
-    yield Finding(
-        "no_evaluation",
-        "warning",
-        "The run has no evaluation",
+    yield (
         f"{show_steps(run.steps)} steps, 0 evaluations: neither a last nor a best score",
         "evaluate while training (`--set evaluation.every=10000`), or afterwards with `axiomrl eval RUN`",
-        run,
+        None,
     )
 
 
