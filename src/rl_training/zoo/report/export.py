@@ -23,12 +23,7 @@ def json_report(report: Report) -> str:
         "axiomrl": __version__,
         "created_at_utc": report.created.isoformat(),
         "environments": [_environment(environment) for environment in report.environments],
-        "runs": [
-            _run(group, row)
-            for environment in report.environments
-            for group in environment.groups
-            for row in group.rows
-        ],
+        "runs": [_run(group, row) for group in report.groups for row in group.rows],
         "findings": [
             {
                 "kind": finding.kind,
@@ -54,9 +49,7 @@ def json_report(report: Report) -> str:
 
 def csv_report(report: Report) -> str:
     """One row per run."""
-    rows = [
-        _run(group, row) for environment in report.environments for group in environment.groups for row in group.rows
-    ]
+    rows = [_run(group, row) for group in report.groups for row in group.rows]
     return csv_text([{key: _cell(value) for key, value in row.items() if key != "resumes"} for row in rows])
 
 

@@ -31,8 +31,7 @@ def text_report(report: Report) -> str:
 
 def headline(report: Report) -> str:
     """One line: how many runs of what."""
-    runs, environments = len(report.rows), len(report.environments)
-    groups = sum(len(environment.groups) for environment in report.environments)
+    runs, groups, environments = len(report.rows), len(report.groups), len(report.environments)
     return (
         f"AxiomRL report: {plural(runs, 'run')} in {plural(groups, 'group')} on {plural(environments, 'environment')}"
     )
