@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from rl_training.cli.options import print_notes
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class Command:
         _require_scores(leaderboard)
         form = "json" if self.json else self.format
         self._write({"text": as_text, "json": as_json, "csv": as_csv}[form](leaderboard))
-        for note in leaderboard.notes:
-            print(f"note: {note}", file=sys.stderr)
+        print_notes(leaderboard.notes)
         if report is None or not self.fail_on_regression or not report.regressed:
             return 0
         for comparison in report.regressed:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.run.reference import REFERENCE, read_reference
-from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS
+from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS, parse_lines
 from rl_training.experiment.run.view import RunView
 from rl_training.utils.errors import UserError
 from rl_training.zoo.run_records import STATUSES, read_config, read_metadata, run_folders
@@ -145,15 +144,7 @@ class _Tail:
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
-        records = []
-        for line in whole.split(b"\n"):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                records.append(record)
-        return records
+        return parse_lines(whole.split(b"\n"))
 
 
 def _step(record: dict[str, Any]) -> int:
