@@ -72,12 +72,7 @@ class CatalogEntry:
         """The entry as JSON values; what is not measured is null."""
         result = self.result
         return {
-            "preset": self.preset,
-            "algo": self.algo,
-            "env_id": self.env_id,
-            "family": self.family,
-            "tier": self.tier,
-            "total_timesteps": self.total_timesteps,
+            **{key: getattr(self, key) for key in ("preset", "algo", "env_id", "family", "tier", "total_timesteps")},
             "score": result.last_mean if result else None,
             "interval_95": list(result.last_interval) if result else None,
             "best_score": result.best_mean if result else None,

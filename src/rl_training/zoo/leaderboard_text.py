@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from rl_training.zoo.comparison import MIN_BOOTSTRAP, BaselineReport, Comparison, Verdict
-from rl_training.zoo.leaderboard import AggregateBoard, Entry, Leaderboard, TaskBoard
+from rl_training.zoo.leaderboard import AggregateBoard, Leaderboard, TaskBoard
 from rl_training.zoo.score_groups import ScoreGroup, SeedScore
 from rl_training.zoo.values import show_steps, table
 
@@ -25,7 +25,7 @@ def as_text(leaderboard: Leaderboard) -> str:
         return _comparison_text(leaderboard.baseline, str(leaderboard.baseline_source))
     parts = [_board_text(board, leaderboard.min_seeds) for board in leaderboard.boards]
     parts += [_aggregate_text(board, leaderboard.min_seeds) for board in leaderboard.aggregates]
-    parts += [_no_score(group) for group in leaderboard.without_score]
+    parts += [f"no score: {group.name} on {group.task}: {_without_score(group)}" for group in leaderboard.without_score]
     parts.append(_legend(leaderboard))
     return "\n\n".join(parts) + "\n"
 
@@ -47,13 +47,13 @@ def _board_text(board: TaskBoard, min_seeds: int) -> str:
         )
         for entry in board.entries
     ]
-    notes = [note for entry in board.entries for note in _entry_notes(entry)]
+    notes = []
+    for group in (entry.group for entry in board.entries):
+        if group.differences:
+            values = (f"{_short(key)}={_value(value)}" for key, value in group.differences.items())
+            notes.append(f"{group.name}: {', '.join(values)}")
+        notes += _group_notes(group)
     return "\n".join([board.task, *table([header, *rows], (0, 2, 3, 5, 6, 7, 8), WIDTH), *_notes(notes)])
-
-
-def _entry_notes(entry: Entry) -> list[str]:
-    settings = [f"{entry.group.name}: {_settings(entry.group.differences)}"] if entry.group.differences else []
-    return settings + _group_notes(entry.group)
 
 
 def _group_notes(group: ScoreGroup) -> list[str]:
@@ -100,10 +100,6 @@ def _legend(leaderboard: Leaderboard) -> str:
     if any(count < MIN_BOOTSTRAP for count in counts):
         lines.append(f"ties with fewer than {MIN_BOOTSTRAP} seeds are judged by Student's t, others by the bootstrap")
     return "\n".join(lines)
-
-
-def _no_score(group: ScoreGroup) -> str:
-    return f"no score: {group.name} on {group.task}: {_without_score(group)}"
 
 
 def _comparison_text(report: BaselineReport, source: str) -> str:
@@ -209,10 +205,6 @@ def _interval(interval: tuple[float, float] | None, digits: int) -> str:
 def _steps(steps: tuple[int, int]) -> str:
     low, high = map(show_steps, steps)
     return low if low == high else f"{low}-{high}"
-
-
-def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{_short(key)}={_value(value)}" for key, value in values.items())
 
 
 def _short(key: str) -> str:

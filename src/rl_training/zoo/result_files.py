@@ -55,11 +55,6 @@ class ResultFile:
     """How many seeds the manifest asked for; None where no manifest was used."""
 
     @property
-    def total_timesteps(self) -> int:
-        """The budget. A run may take up to one rollout more: see `SeedResult.steps`."""
-        return int(self.config["total_timesteps"])
-
-    @property
     def last_mean(self) -> float:
         """Mean of the seeds' last scores, with two decimals as in the file, so that it reads the same everywhere."""
         return round(fmean(seed.last for seed in self.seeds), 2)

@@ -54,7 +54,7 @@ class SeedTask:
 
     def run_dirs(self) -> list[Path]:
         """The run directories of this seed, oldest first."""
-        return sorted(self.folder.glob(f"*__seed{self.seed}__*"))
+        return begun_runs(self.folder, self.seed)
 
     def write(self, run: Mapping[str, Any] | None) -> None:
         """Notes that the run has begun (None) or is finished."""
@@ -84,6 +84,11 @@ class SeedTask:
             shutil.rmtree(run_dir)
         for path in (self.file, self.log, data_file(self.output, self.preset)):
             path.unlink(missing_ok=True)
+
+
+def begun_runs(folder: Path, seed: int, algo: str = "*") -> list[Path]:
+    """The run directories of one seed in a folder, oldest first."""
+    return sorted(folder.glob(f"{algo}__*__seed{seed}__*"))
 
 
 def file_stem(preset: str) -> str:

@@ -74,7 +74,9 @@ def line_chart(identifier: str, title: str, note: str, lines: Sequence[Line]) ->
     for line in drawn:
         layers = [tag("path", d=_path(seed.steps, seed.values, x, y), class_="seed") for seed in seeds[line.index]]
         if line.band is not None:
-            layers = [*_area(line.band, x, y), *layers]
+            if line.band.low is not None and line.band.high is not None:
+                outline = _outline(line.band.steps, line.band.low, line.band.high, x, y)
+                layers.insert(0, tag("path", d=outline, class_="band"))
             layers.append(tag("path", d=_path(line.band.steps, line.band.mean, x, y), class_="mean"))
             data.append({"s": line.index, "label": line.label, **_numbers(line.band, line.reference)})
         layers = [*_reference(line.reference, x, y, with_range=alone), *layers]
@@ -181,12 +183,6 @@ def _path(steps: Floats, values: Floats, x: Scale, y: Scale) -> str:
         return f"M{x.place(steps)[0] * SIZE:.1f} {(1 - y.place(values)[0]) * SIZE:.1f}h.01"
     points = zip(x.place(steps) * SIZE, (1 - y.place(values)) * SIZE)
     return "M" + "L".join(f"{left:.1f} {top:.1f}" for left, top in points)
-
-
-def _area(band: Band, x: Scale, y: Scale) -> list[Html]:
-    if band.low is None or band.high is None:
-        return []
-    return [tag("path", d=_outline(band.steps, band.low, band.high, x, y), class_="band")]
 
 
 def _outline(steps: Floats, low: Floats, high: Floats, x: Scale, y: Scale) -> str:

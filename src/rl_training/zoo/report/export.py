@@ -10,6 +10,7 @@ from rl_training.experiment.run.run_dir import strict_json
 from rl_training.zoo.report.curves import Band
 from rl_training.zoo.report.model import Environment, Group, Report, RunRow, Score
 from rl_training.zoo.report.run_rules import resumes
+from rl_training.zoo.report.throughput import SHARES
 from rl_training.zoo.values import csv_text, number
 
 SCHEMA = 1
@@ -135,9 +136,6 @@ def _run(group: Group, row: RunRow) -> dict[str, Any]:
         "best_step": row.best_step,
         "seconds": row.speed.elapsed if row.speed is not None else None,
         "steps_per_second": row.speed.steps_per_second if row.speed is not None else None,
-        **{f"{stage}_share": row.speed.shares[stage] if row.speed is not None else None for stage in _STAGES},
+        **{f"{stage}_share": row.speed.shares[stage] if row.speed is not None else None for stage in SHARES},
         "resumes": resumes(run),
     }
-
-
-_STAGES = ("env", "inference", "buffer", "learn", "other")

@@ -25,7 +25,7 @@ from rl_training.zoo.report.markup import Child, Html, code_text, figures, join,
 from rl_training.zoo.report.model import SEEDS_WANTED, Comparison, Environment, Group, Report, RunRow, Score
 from rl_training.zoo.report.run_rules import resumes, stop_reason
 from rl_training.zoo.report.text import by_kind, reference_text
-from rl_training.zoo.report.throughput import STAGES
+from rl_training.zoo.report.throughput import SHARES
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.values import plural, show_number, show_seconds, show_setting, show_share, show_steps
 
@@ -297,18 +297,15 @@ def speed(report: Report) -> Html | None:
                 continue
             seconds = sum(one.train_seconds for one in speeds)
             steps = sum(one.steps_per_second * one.train_seconds for one in speeds)
-            shares = {
-                stage: sum(one.shares[stage] * one.train_seconds for one in speeds) / seconds
-                for stage in (*STAGES, "other")
-            }
+            shares = {stage: sum(one.shares[stage] * one.train_seconds for one in speeds) / seconds for stage in SHARES}
             name = f"{group.label} on {environment.name}"
             numbers = [show_share(share) for share in shares.values()]
             rows.append([name, f"{steps / seconds:,.0f}", stage_bar(shares), *numbers])
     if not rows:
         return None
-    key = tag("p", *(tag("span", stage, class_=f"key stage-{stage}") for stage in (*STAGES, "other")), class_="keys")
+    key = tag("p", *(tag("span", stage, class_=f"key stage-{stage}") for stage in SHARES), class_="keys")
     header = [("Group", False), ("Steps/s", True), ("Share of the training time", False)]
-    header += [(stage, True) for stage in (*STAGES, "other")]
+    header += [(stage, True) for stage in SHARES]
     note = "Without evaluations, checkpoints and compiling. Other is mostly logging."
     return join(key, table("Speed by stage", header, rows, class_="speed"), tag("p", note, class_="hint"))
 

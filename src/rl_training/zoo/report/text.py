@@ -8,7 +8,7 @@ from itertools import groupby
 from rl_training.zoo.report.findings import Finding
 from rl_training.zoo.report.model import Environment, Group, Report, Score
 from rl_training.zoo.report.run_rules import resumes
-from rl_training.zoo.report.throughput import STAGES
+from rl_training.zoo.report.throughput import SHARES
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.values import plural, show_number, show_seconds, show_setting, show_share, show_steps, table
 
@@ -120,7 +120,7 @@ def _facts(report: Report) -> str:
 
 
 def _runs(report: Report) -> str:
-    header = ["run", "status", "steps", "last", "best", "time", "steps/s", *STAGES, "other"]
+    header = ["run", "status", "steps", "last", "best", "time", "steps/s", *SHARES]
     rows = []
     for row in report.rows:
         scores = [show_steps(row.run.steps), show_number(row.run.last_score), show_number(row.run.best_score)]
