@@ -15,10 +15,9 @@ from rl_training.experiment.run.build import complete_config, select_device
 from rl_training.experiment.run.metadata import system_info
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
-from rl_training.zoo.fingerprint import run_fingerprint
 from rl_training.zoo.manifest import OWN_KEYS, Manifest
 from rl_training.zoo.measure import result_record
-from rl_training.zoo.seed_files import SeedTask, claim_folder, data_file
+from rl_training.zoo.seed_files import SeedTask, claim_folder, data_file, run_fingerprint
 from rl_training.zoo.workers import locked, run_tasks
 
 

@@ -59,7 +59,6 @@ class Band:
     mean: Floats
     low: Floats | None
     high: Floats | None
-    seeds: int
 
 
 def thin(curve: Series, limit: int = MAX_POINTS) -> Series:
@@ -91,7 +90,7 @@ def band(curves: Sequence[Series]) -> Band | None:
     low = high = None
     if len(curves) >= INTERVAL_SEEDS:
         low, high = _interval(filled, known, mean)
-    return Band(grid, mean, low, high, len(curves))
+    return Band(grid, mean, low, high)
 
 
 def _interval(filled: Floats, known: np.ndarray, mean: Floats) -> tuple[Floats, Floats]:

@@ -112,10 +112,7 @@ def _score(score: Score | None) -> dict[str, Any] | None:
 
 
 def _band(band: Band | None) -> dict[str, Any] | None:
-    if band is None:
-        return None
-    low, high = (None if edge is None else edge.tolist() for edge in (band.low, band.high))
-    return {"steps": band.steps.tolist(), "mean": band.mean.tolist(), "low": low, "high": high}
+    return None if band is None else {key: None if edge is None else edge.tolist() for key, edge in vars(band).items()}
 
 
 def _run(group: Group, row: RunRow) -> dict[str, Any]:

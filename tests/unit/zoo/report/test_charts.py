@@ -17,7 +17,7 @@ STEPS = np.array([0.0, 500.0, 1000.0])
 
 
 def a_band() -> Band:
-    return Band(STEPS, np.array([0.0, 10.0, 20.0]), np.array([0.0, 5.0, 10.0]), np.array([0.0, 15.0, 30.0]), 3)
+    return Band(STEPS, np.array([0.0, 10.0, 20.0]), np.array([0.0, 5.0, 10.0]), np.array([0.0, 15.0, 30.0]))
 
 
 @pytest.mark.parametrize(
