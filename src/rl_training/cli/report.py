@@ -37,11 +37,8 @@ class Command:
         from rl_training.zoo.report.text import text_report
         from rl_training.zoo.run_records import find_runs
 
-        kind: Format = (
-            "json"
-            if self.json
-            else self.format or (_BY_SUFFIX.get(self.output.suffix.lower(), "text") if self.output else "text")
-        )
+        named = _BY_SUFFIX.get(self.output.suffix.lower()) if self.output else None
+        kind: Format = "json" if self.json else self.format or named or "text"
         records, skipped = find_runs(self.runs)
         for reason in skipped:
             print(f"skipped: {reason}", file=sys.stderr)

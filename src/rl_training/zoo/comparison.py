@@ -139,14 +139,11 @@ def _counterpart(group: ScoreGroup, candidates: list[ScoreGroup]) -> ScoreGroup:
 def _compare(group: ScoreGroup, baseline: ScoreGroup, tolerance: float) -> Comparison:
     changed = method_differences(group.method, baseline.method)
     changes = {key: (baseline.method[key], group.method[key]) for key in changed}
-    difference: Difference | None = None
-    probability: float | None = None
-    probability_interval: tuple[float, float] | None = None
-    if group.scored:
-        difference = difference_of(group, baseline)
-        probability = float(probability_of_improvement([group.last], [baseline.last]))
-        if difference.basis == "bootstrap":
-            probability_interval = stratified_interval(probability_of_improvement, [group.last], [baseline.last])
+    difference = difference_of(group, baseline) if group.scored else None
+    sides = [group.last], [baseline.last]
+    probability = float(probability_of_improvement(*sides)) if group.scored else None
+    bootstrap = difference is not None and difference.basis == "bootstrap"
+    probability_interval = stratified_interval(probability_of_improvement, *sides) if bootstrap else None
     verdict: Verdict = difference.verdict(tolerance) if difference is not None else "no score"
     far_below = verdict == "same" and _far_below(group, baseline, tolerance)
     if far_below:

@@ -114,11 +114,10 @@ def read_result_file(path: Path) -> ResultFile:
     if not isinstance(record, Mapping) or not {"preset", "runs"} <= set(record):
         raise UserError(f"{path}: is not a result file")
     try:
-        result = _from_record(path, record)
+        return _from_record(path, record)
     except (KeyError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"{path}: is not a complete result file: {what}") from None
-    return result
 
 
 def mean_curve(result: ResultFile) -> list[tuple[int, float]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,10 +134,11 @@ def claim_folder(output: Path, name: str) -> None:
 def code_fingerprint() -> str:
     """The package's version and a digest of its source files."""
     digest = hashlib.sha256()
-    for path in _source_files():
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0{len(content)}\0".encode())
-        digest.update(content)
+    for source in (PACKAGE / name for name in SOURCES):
+        for path in [source] if source.is_file() else sorted(source.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
     return f"{__version__}+{digest.hexdigest()[:16]}"
 
 
@@ -165,18 +166,9 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             lines += differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            lines.append(f"{prefix}{key}: {_text(before)} then, {_text(after)} now")
+            old, new = ("none" if value is None else value for value in (before, after))
+            lines.append(f"{prefix}{key}: {old} then, {new} now")
     return lines
-
-
-def _source_files() -> Iterator[Path]:
-    for name in SOURCES:
-        path = PACKAGE / name
-        yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
-
-
-def _text(value: Any) -> str:
-    return "none" if value is None else str(value)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

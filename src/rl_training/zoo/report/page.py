@@ -42,7 +42,8 @@ def html_report(report: Report, folder: Path) -> str:
         tag("title", f"{_title(report)} – AxiomRL report"),
         tag("style", _asset("page.css")),
     )
-    body = tag("body", _header(report), nav, tag("main", *main), _footer(), tag("script", _asset("page.js")))
+    footer = tag("footer", tag("p", f"Made by AxiomRL {__version__}. This page is one file and loads nothing."))
+    body = tag("body", _header(report), nav, tag("main", *main), footer, tag("script", _asset("page.js")))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
@@ -82,7 +83,3 @@ def _header(report: Report) -> Html:
         tag("p", f"From {', '.join(map(str, report.sources))}. Made on {made}.", class_="muted"),
         tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts), class_="facts"),
     )
-
-
-def _footer() -> Html:
-    return tag("footer", tag("p", f"Made by AxiomRL {__version__}. This page is one file and loads nothing."))
