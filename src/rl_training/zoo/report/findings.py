@@ -1,8 +1,7 @@
-"""What a finding is, and the rules that make them."""
+"""What a finding is."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -34,21 +33,3 @@ class Finding:
 
 
 Rule = Callable[[RunRecord], Iterator[Finding]]
-Seen = tuple[str, str, int | None]
-"""What was seen in a run, what to try, and the step."""
-
-
-def rule(
-    kind: str, severity: Severity, title: str, metric: str | None = None
-) -> Callable[[Callable[..., Iterator[Seen]]], Callable[..., Iterator[Finding]]]:
-    """Makes a rule of a function that looks at a run and yields what it sees."""
-
-    def decorate(look: Callable[..., Iterator[Seen]]) -> Callable[..., Iterator[Finding]]:
-        @functools.wraps(look)
-        def find(run: RunRecord, *context: object) -> Iterator[Finding]:
-            for seen, advice, step in look(run, *context):
-                yield Finding(kind, severity, title, seen, advice, run, metric, step)
-
-        return find
-
-    return decorate

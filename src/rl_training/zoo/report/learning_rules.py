@@ -11,7 +11,7 @@ from rl_training.experiment.run.reference import read_reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS
 from rl_training.utils.errors import UserError
 from rl_training.zoo.report.curves import Series, series
-from rl_training.zoo.report.findings import Finding, Rule, Seen, rule
+from rl_training.zoo.report.findings import Finding, Rule
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.values import mapping, number, setting, show_number, show_share, show_steps
 
@@ -36,8 +36,7 @@ GAP_SHARE = 0.3
 """Evaluation below the training return, as a share of the range of training returns."""
 
 
-@rule("entropy_collapse", "warning", "The policy's entropy collapsed early", "train/entropy_loss")
-def entropy_collapse(run: RunRecord) -> Iterator[Seen]:
+def entropy_collapse(run: RunRecord) -> Iterator[Finding]:
     """The policy stopped exploring early."""
     entropy = series(run.metrics, "train/entropy_loss")
     total = number(run.config.get("total_timesteps")) or run.steps
@@ -58,16 +57,20 @@ def entropy_collapse(run: RunRecord) -> Iterator[Seen]:
     first = int(above[-1]) + 1 if len(above) else 0  # from here on it stays below
     if first >= len(entropy) or entropy.steps[first] > total / 2:
         return
-    yield (
+    yield Finding(
+        "entropy_collapse",
+        "warning",
+        "The policy's entropy collapsed early",
         f"entropy {show_number(start)} at the start, below {show_number(limit)} for good from step "
         f"{show_steps(entropy.steps[first])}, {show_number(float(entropy.values[-1]))} at the end",
         "if the score is lower than you expect, raise `hyperparams.ent_coef` or lower the learning rate",
+        run,
+        "train/entropy_loss",
         int(entropy.steps[first]),
     )
 
 
-@rule("kl_spikes", "warning", "Updates moved the policy too far (KL spikes)", "train/approx_kl")
-def kl_spikes(run: RunRecord) -> Iterator[Seen]:
+def kl_spikes(run: RunRecord) -> Iterator[Finding]:
     """Updates that moved the policy much further than PPO means to."""
     kl = series(run.metrics, "train/approx_kl")
     target = number(setting(run.config, "hyperparams.target_kl"))
@@ -77,16 +80,20 @@ def kl_spikes(run: RunRecord) -> Iterator[Seen]:
         return
     peak = int(kl.values.argmax())
     fix = "lower the learning rate or `hyperparams.update_epochs`"
-    yield (
+    yield Finding(
+        "kl_spikes",
+        "warning",
+        "Updates moved the policy too far (KL spikes)",
         f"{len(over)} of {len(kl)} log lines above {show_number(limit)}, peak {show_number(float(kl.values[peak]))} "
         f"at step {show_steps(kl.steps[peak])}",
         fix if target else f"{fix}, or stop epochs early with `--set hyperparams.target_kl=0.02`",
+        run,
+        "train/approx_kl",
         int(kl.steps[peak]),
     )
 
 
-@rule("explained_variance", "warning", "The value function explains nothing of the returns", "train/explained_variance")
-def useless_critic(run: RunRecord) -> Iterator[Seen]:
+def useless_critic(run: RunRecord) -> Iterator[Finding]:
     """The value function predicts the returns no better than a constant."""
     explained = series(run.metrics, "train/explained_variance")
     if len(explained) < MIN_LINES:
@@ -95,16 +102,19 @@ def useless_critic(run: RunRecord) -> Iterator[Seen]:
     # Once every episode has the same return there is nothing left to explain, so a critic that was good before is fine.
     if late > 0 or float(np.quantile(explained.values, 0.9)) > EXPLAINED:
         return
-    yield (
+    yield Finding(
+        "explained_variance",
+        "warning",
+        "The value function explains nothing of the returns",
         f"explained variance stays at {show_number(late)} (median of the second half); 1 is perfect, 0 is a constant",
         "normalise rewards (`--set env.normalize_rewards=true`), raise `hyperparams.vf_coef` or the learning rate, "
         "or check that the observation tells how much reward is left",
-        None,
+        run,
+        "train/explained_variance",
     )
 
 
-@rule("not_finite", "problem", "NaN or infinity among the training metrics")
-def not_finite(run: RunRecord) -> Iterator[Seen]:
+def not_finite(run: RunRecord) -> Iterator[Finding]:
     """NaN or infinity in the logged metrics, which JSON holds as null."""
     bad = [
         (record, key)
@@ -117,12 +127,16 @@ def not_finite(run: RunRecord) -> Iterator[Seen]:
     keys = list(dict.fromkeys(key for _, key in bad))
     step = number(bad[0][0].get("step"))
     lines = len({id(record) for record, _ in bad})
-    yield (
+    yield Finding(
+        "not_finite",
+        "problem",
+        "NaN or infinity among the training metrics",
         f"{lines} of {len(run.metrics)} log lines, {', '.join(keys[:3])}{' and more' if len(keys) > 3 else ''}, first at "
         f"step {show_steps(step or 0)}",
         "lower the learning rate, clip gradients (`hyperparams.max_grad_norm`), and check rewards and observations for "
         "very large values (`--set env.normalize_observations=true`)",
-        int(step) if step is not None else None,
+        run,
+        step=int(step) if step is not None else None,
     )
 
 
@@ -151,8 +165,7 @@ def loss_blow_up(run: RunRecord) -> Iterator[Finding]:
         )
 
 
-@rule("q_overestimation", "warning", "Q-values exceed what the environment pays", "train/q")
-def q_overestimation(run: RunRecord) -> Iterator[Seen]:
+def q_overestimation(run: RunRecord) -> Iterator[Finding]:
     """Q-values beyond anything the environment has ever paid."""
     q, returns = series(run.metrics, "train/q"), series(run.metrics, "episode_return")
     if len(q) < MIN_LINES or not len(returns) or setting(run.config, "env.normalize_rewards"):
@@ -161,16 +174,19 @@ def q_overestimation(run: RunRecord) -> Iterator[Seen]:
     late, largest = abs(float(np.median(q.part(0.8, 1).values)) / scale), float(np.abs(returns.values).max())
     if largest <= 0 or late < Q_FACTOR * largest:
         return
-    yield (
+    yield Finding(
+        "q_overestimation",
+        "warning",
+        "Q-values exceed what the environment pays",
         f"mean |Q| {show_number(late)} at the end; the largest training return ever was {show_number(largest)}",
         "lower the learning rate, update the target network more slowly (`hyperparams.tau`), or use an algorithm with "
         "clipped double critics",
-        None,
+        run,
+        "train/q",
     )
 
 
-@rule("return_collapse", "problem", "The return collapsed after its best", "evaluation")
-def return_collapse(run: RunRecord) -> Iterator[Seen]:
+def return_collapse(run: RunRecord) -> Iterator[Finding]:
     """Most of what had been learned was lost again."""
     evaluations = [record for record in run.evaluations if number(record.get("mean")) is not None]
     if len(evaluations) < 4:
@@ -180,17 +196,21 @@ def return_collapse(run: RunRecord) -> Iterator[Seen]:
     gained, lost = means[best] - means[: best + 1].min(), means[best] - means[-1]
     if gained <= 0 or lost < COLLAPSE_SHARE * gained or not _clearly_below(evaluations[-1], evaluations[best]):
         return
-    yield (
+    yield Finding(
+        "return_collapse",
+        "problem",
+        "The return collapsed after its best",
         f"evaluation return {show_number(float(means[best]))} at step {show_steps(number(evaluations[best].get('step')) or 0)}, "
         f"{show_number(float(means[-1]))} at the end ({show_share(min(lost / gained, 1.0))} of the gain lost)",
         "use the best checkpoint (`axiomrl eval RUN --best`), let the learning rate fall to 0 "
         "(`{start: 1e-3, end: 0}`), or lower it",
+        run,
+        "evaluation",
         int(number(evaluations[best].get("step")) or 0),
     )
 
 
-@rule("evaluation_gap", "warning", "Evaluations are far below the training return", "evaluation")
-def evaluation_gap(run: RunRecord) -> Iterator[Seen]:
+def evaluation_gap(run: RunRecord) -> Iterator[Finding]:
     """The agent does much worse in evaluation than in training."""
     returns = series(run.metrics, "episode_return")
     last = run.evaluations[-1] if run.evaluations else {}
@@ -201,17 +221,20 @@ def evaluation_gap(run: RunRecord) -> Iterator[Seen]:
     if trained - mean < max(GAP_SHARE * spread, 0.1 * abs(trained)) or (high is not None and high >= trained):
         return
     deterministic = last.get("deterministic") is True
-    yield (
+    yield Finding(
+        "evaluation_gap",
+        "warning",
+        "Evaluations are far below the training return",
         f"evaluation {show_number(mean)}, training return {show_number(trained)} (mean of the last 100 episodes)",
         "the most likely action may be worse than a sampled one: compare with `axiomrl eval RUN --stochastic`"
         if deterministic
         else "check that the evaluation environment is the same as the one trained on (`env.kwargs`)",
-        None,
+        run,
+        "evaluation",
     )
 
 
-@rule("no_progress", "warning", "The agent has not learned", "evaluation")
-def no_progress(run: RunRecord) -> Iterator[Seen]:
+def no_progress(run: RunRecord) -> Iterator[Finding]:
     """Neither evaluations nor training returns are better at the end than at the start."""
     returns = series(run.metrics, "episode_return")
     if len(run.curve) < 4 or len(returns) < MIN_LINES:
@@ -220,16 +243,19 @@ def no_progress(run: RunRecord) -> Iterator[Seen]:
     early, late = (float(returns.part(*share).values.mean()) for share in ((0, 0.2), (0.8, 1)))
     if _clearly_below(first, best) or late > early + 0.1 * abs(early):
         return
-    yield (
+    yield Finding(
+        "no_progress",
+        "warning",
+        "The agent has not learned",
         f"training return {show_number(early)} at the start, {show_number(late)} at the end; evaluations "
         f"{show_number(run.curve[0][1])} at first, {show_number(run.best_score)} at best",
         "train longer, or start from a preset that is known to work here (`axiomrl zoo list`)",
-        None,
+        run,
+        "evaluation",
     )
 
 
-@rule("below_reference", "warning", "The run ended below the reference", "evaluation")
-def below_reference(run: RunRecord) -> Iterator[Seen]:
+def below_reference(run: RunRecord) -> Iterator[Finding]:
     """The run ended clearly below every seed of the shipped result that has its config."""
     try:
         reference = read_reference(run.path)
@@ -242,12 +268,16 @@ def below_reference(run: RunRecord) -> Iterator[Seen]:
     seeds = reference.at_end
     if seeds.place(score, low, high) != "below":
         return
-    yield (
+    yield Finding(
+        "below_reference",
+        "warning",
+        "The run ended below the reference",
         f"evaluation {show_number(score)} ({show_number(low)} to {show_number(high)}); the {seeds.seeds} seeds of "
         f"{reference.preset} ended between {show_number(seeds.low)} and {show_number(seeds.high)}",
         "one seed may be unlucky: run more (`axiomrl train PRESET --seeds 1,2,3`), then compare with "
         "`axiomrl leaderboard RUNS --compare-to shipped`",
-        None,
+        run,
+        "evaluation",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from rl_training.experiment.run.run_dir import CRASH
-from rl_training.zoo.report.findings import Finding, Rule, Seen, rule
+from rl_training.zoo.report.findings import Finding, Rule
 from rl_training.zoo.report.throughput import ASIDE_LIMIT, MIN_SECONDS, slow_stage, speed_advice, throughput
 from rl_training.zoo.run_records import RunRecord
 from rl_training.zoo.values import mapping, number, show_seconds, show_share, show_steps
@@ -16,36 +16,41 @@ SILENCE = timedelta(minutes=15)
 """A run that says it is running but has written nothing for so long was probably killed."""
 
 
-@rule("failed", "problem", "The run failed")
-def failed(run: RunRecord) -> Iterator[Seen]:
+def failed(run: RunRecord) -> Iterator[Finding]:
     """A run that an error ended."""
     if run.status != "failed":
         return
     crash = (run.path / CRASH).is_dir()
-    yield (
+    yield Finding(
+        "failed",
+        "problem",
+        "The run failed",
         f"at step {show_steps(run.steps)}: {stop_reason(run) or 'no reason was recorded'}",
         f"look at the state it left in {CRASH}/, lower the learning rate, and check rewards and observations for huge values"
         if crash
         else f"fix the cause, then continue with `axiomrl resume {shlex.quote(str(run.path))}`",
-        run.steps,
+        run,
+        step=run.steps,
     )
 
 
-@rule("interrupted", "note", "The run was interrupted")
-def interrupted(run: RunRecord) -> Iterator[Seen]:
+def interrupted(run: RunRecord) -> Iterator[Finding]:
     """A run that a signal stopped."""
     if run.status != "interrupted":
         return
-    yield (
+    yield Finding(
+        "interrupted",
+        "note",
+        "The run was interrupted",
         f"at step {show_steps(run.steps)} of {show_steps(number(run.config.get('total_timesteps')) or 0)}: "
         f"{stop_reason(run) or 'no reason was recorded'}",
         f"continue with `axiomrl resume {shlex.quote(str(run.path))}`",
-        run.steps,
+        run,
+        step=run.steps,
     )
 
 
-@rule("stalled", "problem", "The run was probably killed")
-def stalled(run: RunRecord, now: datetime) -> Iterator[Seen]:
+def stalled(run: RunRecord, now: datetime) -> Iterator[Finding]:
     """A run whose process is gone without a word."""
     if run.status != "running":
         return
@@ -53,37 +58,45 @@ def stalled(run: RunRecord, now: datetime) -> Iterator[Seen]:
     times = [time for text in (*lines, run.metadata.get("created_at_utc")) if (time := parse_time(text)) is not None]
     if not times or now - max(times) < SILENCE:
         return
-    yield (
+    yield Finding(
+        "stalled",
+        "problem",
+        "The run was probably killed",
         f"its status is still 'running', but its last line, at step {show_steps(run.steps)}, is "
         f"{show_seconds((now - max(times)).total_seconds())} old",
         f"continue with `axiomrl resume {shlex.quote(str(run.path))}`",
-        run.steps,
+        run,
+        step=run.steps,
     )
 
 
-@rule("inexact_resume", "note", "A resume was not exact")
-def inexact_resumes(run: RunRecord) -> Iterator[Seen]:
+def inexact_resumes(run: RunRecord) -> Iterator[Finding]:
     """Resumes after which the run was no longer the same run bit for bit."""
     for resume in resumes(run):
         if resume["grade"] == "exact":
             continue
         notes = f" ({resume['notes']})" if resume["notes"] else ""
-        yield (
+        yield Finding(
+            "inexact_resume",
+            "note",
+            "A resume was not exact",
             f"resumed from {resume['checkpoint']} with grade '{resume['grade']}'{notes}",
             "the run is sound but not repeatable bit for bit; an environment with `get_state` and `set_state` would be",
-            None,
+            run,
         )
 
 
-@rule("no_evaluation", "warning", "The run has no evaluation")
-def no_evaluation(run: RunRecord) -> Iterator[Seen]:
+def no_evaluation(run: RunRecord) -> Iterator[Finding]:
     """A run without a score."""
     if run.curve or run.status != "completed":
         return
-    yield (
+    yield Finding(
+        "no_evaluation",
+        "warning",
+        "The run has no evaluation",
         f"{show_steps(run.steps)} steps, 0 evaluations: neither a last nor a best score",
         "evaluate while training (`--set evaluation.every=10000`), or afterwards with `axiomrl eval RUN`",
-        None,
+        run,
     )
 
 
