@@ -89,9 +89,14 @@ def import_modules(names: tuple[str, ...]) -> None:
             raise UserError(f"--import {name}: {error}") from error
 
 
+def say(text: str) -> None:
+    """A line on stderr, at once: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}")
 
 
 def print_json(value: Any) -> None:
