@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from rl_training.experiment.config.loader import ResolvedConfig
 
 DEFAULT_PRESET = "ppo/cartpole"
+
+ImportModules = Annotated[
+    tuple[str, ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(
+        name="import",
+        metavar="MODULE",
+        help="Import a Python module first, e.g. one that registers environments; may be repeated.",
+    ),
+]
 
 
 @dataclass
@@ -41,10 +51,7 @@ class ConfigOptions:
     """auto, cpu, cuda, cuda:N or mps."""
     output_dir: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder in which the run directory is made."""
-    import_modules: Annotated[
-        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
-    ] = ()
-    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+    import_modules: ImportModules = ()
 
     def resolve(self, extra: Mapping[str, Any] | None = None) -> ResolvedConfig:
         """The config with its origins; flags win over --set, `extra` over both."""
@@ -80,6 +87,16 @@ def import_modules(names: tuple[str, ...]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise UserError(f"--import {name}: {error}") from error
+
+
+def say(text: str) -> None:
+    """A line on stderr, at once: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(f"note: {note}")
 
 
 def print_json(value: Any) -> None:

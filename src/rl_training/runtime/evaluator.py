@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from rl_training.envs.contract import EnvStepper
 from rl_training.policies.policy import Policy, restarted
 from rl_training.runtime.collector import obs_to_torch
+from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
@@ -62,14 +63,6 @@ class EvaluationResult:
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "episodes": self.episodes, "mean_length": self.mean_length}
-
-
-def bootstrap_interval(values: np.ndarray[Any, Any], resamples: int = 2000) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean, with a fixed generator so that it repeats."""
-    generator = np.random.default_rng(0)
-    means = values[generator.integers(len(values), size=(resamples, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 class Evaluator:
