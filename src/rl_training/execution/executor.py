@@ -269,7 +269,11 @@ class _OnCPU(_Recorded[R]):
             raise NotRecordable("tensors so large that torch's several threads are faster")
         self.watch = owned.watch(self._program.read)
         self._numbers = numbers
-        _compare(given, written, (self._program(tensors_of(given)), self._undo.values()), self._undo.before())
+        try:
+            output = self._program(tensors_of(given))
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise NotRecordable(f"an operation that cannot be repeated ({error})") from error
+        _compare(given, written, (output, self._undo.values()), self._undo.before())
 
     def _repeat(self, given: list[Any], tensors: list[Tensor], generator: Any) -> R:
         for draw, numbers in zip(self._draws, self._numbers):

@@ -104,11 +104,12 @@ class Owned:
             content, unwatched = value.__dict__, getattr(type(value), "unwatched", NONE)
         else:
             return
-        self.containers.append(Container(content, path, unwatched, content.copy()))
+        here = Container(content, path, unwatched, content.copy())
+        self.containers.append(here)
         keys: Any = list(content) if isinstance(content, dict) else range(len(content))
         for key in keys:
             if key not in HOOKS and not getattr(type(content[key]), "outside_of_steps", False):
-                place = path if key in ("_parameters", "_buffers", "_modules") else self.containers[-1].place(key)
+                place = path if key in ("_parameters", "_buffers", "_modules") else here.place(key)
                 self._add(Entry(content, key, content[key], place), seen, watched=watched and key not in unwatched)
 
     def _add(self, entry: Entry, seen: set[int], *, watched: bool) -> None:

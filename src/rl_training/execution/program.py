@@ -7,6 +7,7 @@ NumPy, everything else by torch. Views cost nothing, because their memory is tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
@@ -43,8 +44,14 @@ class HostProgram(Generic[OutputT]):
         self.large = any(tensor.numel() > LARGEST_SHARED for tensor in _made(operations))
         self._inputs = [tensor.detach().numpy() for tensor in inputs]
         self._output = _copier(recording.output)
-        kept = {memory_of(tensor) for tensor in (*inputs, *numbers, *self.read, *tensors_of(recording.output))}
-        self._calls = [call for operation in _with_shared_memory(operations, kept) for call in _calls(operation)]
+        given = {memory_of(tensor) for tensor in (*inputs, *numbers, *self.read)}
+        kept = given | {memory_of(tensor) for tensor in tensors_of(recording.output)}
+        operations = _with_shared_memory(operations, kept)
+        self._calls = [call for operation in operations for call in _calls(operation)]
+        # What the recorded run has left there must not pass for a result: a call that writes nothing would go unnoticed.
+        for tensor in _made(operations):
+            if memory_of(tensor) not in given:
+                tensor.detach().fill_(math.nan if tensor.is_floating_point() else 1)
 
     def __call__(self, inputs: Sequence[Tensor]) -> OutputT:
         """What the function would return."""

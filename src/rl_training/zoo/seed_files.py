@@ -25,7 +25,7 @@ from rl_training.utils.errors import UserError
 IDENTITY, RESULTS = "benchmark.json", "results"
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
-    *("algorithms", "api", "data", "envs", "experiment", "policies", "runtime", "utils"),
+    *("algorithms", "api", "data", "envs", "execution", "experiment", "policies", "runtime", "utils"),
     "zoo/measure.py",
 )
 """The code that a score depends on. How scores are listed and drawn does not belong to it."""
