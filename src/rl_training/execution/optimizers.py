@@ -54,7 +54,7 @@ class FlatOptimizer(ABC):
     later ones change nothing. `raise_if_nonfinite` then reports, once per update, with the weights as they were before.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_names"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_names", "_slices", "moments"})
     decays_weights: ClassVar[bool] = False
     moments: Mapping[str, Tensor]
     """What the optimiser remembers, by name; vectors as long as the weights, and counts ()."""
@@ -247,6 +247,8 @@ class FlatParameters:
     Whoever gives a network other weights (`load_state_dict(assign=True)`, `.double().float()`) parts them from the vector;
     `relink` notices.
     """
+
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_slots", "_pointers", "parts"})
 
     def __init__(self, parameters: Parameters, *, trainable: bool = False):
         """`trainable` leaves out weights that want no gradient."""
