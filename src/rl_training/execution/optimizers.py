@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import is_
 from typing import Any, ClassVar, TypeAlias
@@ -73,7 +73,7 @@ class FlatOptimizer(ABC):
         learning_rate: float | Schedule | None = None,
     ):
         """`parameters` with their `learning_rate`, or groups that bring their own."""
-        groups = _groups(parameters, learning_rate)
+        groups = [replace(group, parameters=_listed(group.parameters)) for group in _groups(parameters, learning_rate)]
         self.flat = FlatParameters([group.parameters for group in groups], trainable=True)
         self.weights = self.flat.vector
         sizes = [sum(weight.numel() for weight in _trainable(group.parameters)) for group in groups]
@@ -278,7 +278,7 @@ class FlatParameters:
     def relink(self) -> None:
         """Takes over weights that were replaced since the last call; ExecutionError if they no longer fit."""
         present = self._present()
-        if [own.data_ptr() for own in present] == self._pointers and all(map(is_, present, self.parts)):
+        if all(map(is_, present, self.parts)) and [own.data_ptr() for own in present] == self._pointers:
             return
         for (_, name), before, now in zip(self._slots, split_as(self.parts, self.vector), present):
             if now is None or now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
@@ -321,6 +321,11 @@ def _groups(parameters: Parameters | Sequence[Group], learning_rate: float | Sch
     groups = list(parameters)
     assert groups and all(isinstance(group, Group) for group in groups), "parameters need a learning rate"
     return groups
+
+
+def _listed(parameters: Parameters) -> Parameters:
+    """The same, with lists for generators, which could be read only once."""
+    return parameters if isinstance(parameters, nn.Module | nn.Parameter) else [_listed(part) for part in parameters]
 
 
 def _trainable(parameters: Parameters) -> list[nn.Parameter]:
