@@ -15,7 +15,6 @@ from rl_training.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from rl_training.utils.errors import ConfigError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 
-
 EAGER: dict[str, Any] = {"execution": "eager"}
 """For tests that look on while a step is computed, which a recorded one does not do again."""
 

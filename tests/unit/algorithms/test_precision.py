@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,20 @@ def test_the_ratio_of_new_to_old_starts_at_one() -> None:
     algorithm.policy.action_head.linear.weight.data.mul_(100)  # the first policy is nearly uniform in any precision
     metrics = algorithm.update(make_rollout(algorithm), 0.0)
     assert float(metrics["approx_kl"]) == 0.0
+
+
+def test_recorded_is_the_same() -> None:
+    eager, recorded = (
+        make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16", "execution": execution})
+        for execution in ("eager", "recorded")
+    )
+    for seed in range(2):
+        rollout = make_rollout(eager, seed=seed)
+        for algorithm in (eager, recorded):
+            algorithm.update(copy.deepcopy(rollout), 0.0)
+    assert recorded._train_minibatch.recordings == 1  # type: ignore[attr-defined]
+    for name, weights in eager.policy.state_dict().items():
+        torch.testing.assert_close(recorded.policy.state_dict()[name], weights, rtol=0, atol=5e-3, msg=name)
 
 
 def test_refusals() -> None:
