@@ -45,7 +45,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {"double": True, "dueling": True, "tau": 0.1, "target_update_interval": 0},
     "rainbow": {"v_min": -5.0, "v_max": 5.0},
-    "qrdqn": {"num_quantiles": 20},
+    "qr_dqn": {"num_quantiles": 20},
     "redq": {"policy_delay": 2},
     "trpo": {"cg_iterations": 5},
     "droq": {"policy_delay": 2},
@@ -189,6 +189,10 @@ def test_recorded_updates_are_those_as_written(algo: str, space: str, squash: bo
     functions = recorded_functions(recorded)
     assert functions and all(function.recordings > 0 for function in functions.values())
     assert recorded.executor.eager_because == {} and recorded_functions(eager) == {}
+
+
+def test_settings_name_algorithms() -> None:
+    assert set(SETTINGS) <= set(registry.algorithm_ids()) == {case.values[0] for case in CASES}
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac", "dqn"])
