@@ -22,7 +22,7 @@ def find_reference(config: TrainConfig) -> Reference | None:
     wanted = _decisive(config)
     for result in shipped_results():
         if (result.algo, result.env_id) == (config.algo, config.env_id) and any(seed.curve for seed in result.seeds):
-            measured, _ = complete_config(_in_todays_keys(result.config))
+            measured, _ = complete_config(in_todays_keys(result.config))
             if _decisive(measured) == wanted:
                 return reference_of(result)
     return None
@@ -39,7 +39,7 @@ def reference_of(result: ResultFile) -> Reference:
     )
 
 
-def _in_todays_keys(stored: Mapping[str, Any]) -> TrainConfig:
+def in_todays_keys(stored: Mapping[str, Any]) -> TrainConfig:
     """The config of a result, which may be older than some keys: `compile` is gone, `critic_hidden_sizes` belongs to the policy."""
     values = {key: value for key, value in stored.items() if key != "compile"}
     hyperparams = dict(values["hyperparams"])
