@@ -19,7 +19,7 @@ from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.schedules import Schedule
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 Write = Callable[..., Path]
 
 
