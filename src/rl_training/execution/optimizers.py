@@ -79,6 +79,8 @@ class FlatOptimizer(ABC):
         self.weights = self.flat.vector
         sizes = [sum(weight.numel() for weight in _trainable(group.parameters)) for group in groups]
         bounds = [0, *accumulate(sizes)]
+        if bounds[-1] != len(self.weights):
+            raise ValueError("a weight belongs to two groups: which of the learning rates should count?")
         self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
         self.learning_rates = [Scalar(group.learning_rate, self.weights.device) for group in groups]
         self._decays = [group.weight_decay for group in groups]
@@ -257,7 +259,7 @@ class FlatParameters:
     `relink` notices.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_slots", "_pointers", "parts"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_slots", "_pointers", "_shapes", "parts"})
 
     def __init__(self, parameters: Parameters, *, trainable: bool = False):
         """`trainable` leaves out weights that want no gradient."""
@@ -271,11 +273,12 @@ class FlatParameters:
         self._link()
 
     def _present(self) -> list[nn.Parameter]:
-        return [container[name] for container, name in self._slots]
+        return [_found(container, name) for container, name in self._slots]
 
     def _link(self) -> None:
         for own, part in zip(self.parts, split_as(self.parts, self.vector)):
             own.data = part
+        self._shapes = [own.shape for own in self.parts]
         self._pointers = [own.data_ptr() for own in self.parts]
 
     def relink(self) -> None:
@@ -283,12 +286,13 @@ class FlatParameters:
         present = self._present()
         if all(map(is_, present, self.parts)) and [own.data_ptr() for own in present] == self._pointers:
             return
-        for (_, name), before, now in zip(self._slots, split_as(self.parts, self.vector), present):
-            if now is None or now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
+        kind = (self.vector.dtype, self.vector.device)
+        for (_, name), shape, now in zip(self._slots, self._shapes, present):
+            if now is None or now.shape != shape or (now.dtype, now.device) != kind:
                 found = "gone" if now is None else f"{now.dtype} {tuple(now.shape)} on {now.device}"
                 raise ExecutionError(
-                    f"the weight {name!r} is {found} now, and its optimiser was made for {before.dtype} "
-                    f"{tuple(before.shape)} on {before.device}: make the agent anew, or bring the weight back"
+                    f"the weight {name!r} is {found} now, and its optimiser was made for {kind[0]} {tuple(shape)} on {kind[1]}: "
+                    "make the agent anew, or bring the weight back"
                 )
         self.vector.copy_(flat([own.detach() for own in present]))
         self.parts = present
@@ -329,6 +333,10 @@ def _groups(parameters: Parameters | Sequence[Group], learning_rate: float | Sch
 def _listed(parameters: Parameters) -> Parameters:
     """The same, with lists for generators, which could be read only once."""
     return parameters if isinstance(parameters, nn.Module | nn.Parameter) else [_listed(part) for part in parameters]
+
+
+def _found(container: Any, name: Any) -> Any:
+    return container[name] if isinstance(container, list) else container.get(name)
 
 
 def _trainable(parameters: Parameters) -> list[nn.Parameter]:

@@ -239,7 +239,7 @@ class SquashedGaussian(Distribution):
         Deterministic and differentiable. A dimension's error stays below 2e-4 up to a std of 2.
         """
         mean, log_std = self.gaussian.mean, self.gaussian.log_std
-        nodes, weights = (table.to(mean) for table in self._tables or _quadrature())
+        nodes, weights = (table.to(mean) for table in self._tables or _gauss_hermite())
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
         return self.gaussian.entropy() + (_tanh_log_det(u) @ weights).sum(dim=-1)
 
@@ -257,15 +257,6 @@ def entropy_quadrature() -> tuple[Tensor, Tensor]:
     """Return nodes and weights in float32, for the entropy of squashed Gaussians."""
     nodes, weights = _gauss_hermite()
     return nodes.float(), weights.float()
-
-
-def _quadrature() -> tuple[Tensor, Tensor]:
-    """Return what `_gauss_hermite` does, as constants for torch.compile, which cannot trace NumPy."""
-    return _gauss_hermite()
-
-
-# What torch.compiler.assume_constant_result does, and that imports the whole compiler: a second for everybody.
-_quadrature._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

@@ -16,7 +16,6 @@ from rl_training.policies.distributions import (
     MultiCategorical,
     SquashedGaussian,
     _gauss_hermite,
-    _quadrature,
 )
 
 NVEC = (2, 4, 3)
@@ -428,10 +427,3 @@ def test_squashed_entropy_never_exceeds_the_uniform_one() -> None:
     # The uniform distribution on [-1, 1] has the largest entropy, log 2; an std of 0.87 comes closest.
     assert entropy.max() < math.log(2)
     assert entropy.max() > 0.65
-
-
-def test_the_quadrature_is_marked_as_torch_would_mark_a_constant() -> None:
-    def marked() -> None: ...
-
-    torch.compiler.assume_constant_result(marked)
-    assert vars(marked) and vars(marked).items() <= vars(_quadrature).items()
