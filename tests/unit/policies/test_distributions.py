@@ -96,17 +96,6 @@ def test_samples_carry_no_gradient_and_densities_do(build: Callable[[Tensor], Di
         assert grad.isfinite().all() and grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("build", FROM_SIX_PARAMETERS)
-def test_the_compiler_sees_one_graph(build: Callable[[Tensor], Distribution]) -> None:
-    def use(params: Tensor) -> tuple[Tensor, Tensor]:
-        distribution = build(params)
-        return distribution.log_prob(distribution.sample()), distribution.entropy()
-
-    params = normal(5, 6)
-    _, entropy = torch.compile(use, backend="eager", fullgraph=True)(params)
-    assert torch.equal(entropy, build(params).entropy())
-
-
 def test_entropy_first_asked_for_in_inference_mode_still_has_gradients_later() -> None:
     _gauss_hermite.cache_clear()
     mean, log_std = normal(2, 3), normal(3)
