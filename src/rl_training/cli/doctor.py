@@ -76,7 +76,6 @@ def gather_facts() -> dict[str, Any]:
         **{f"extra.{extra}": importlib.util.find_spec(module) is not None for extra, module in EXTRAS.items()},
         "shared_memory_mib": _shared_memory_mib(),
         "git": shutil.which("git") is not None,
-        "compiler": shutil.which("cc") is not None or shutil.which("gcc") is not None,
     }
     return facts
 

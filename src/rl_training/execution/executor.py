@@ -59,6 +59,8 @@ class Executor:
         """While a recording is made, recordable functions that it calls run as written."""
         self.eager_because: dict[str, str] = {}
         """Functions that run as written although recording was allowed, and why."""
+        self.functions: list[RecordedFunction[Any]] = []
+        """Those that may be recorded, as far as they were asked for."""
 
     @contextmanager
     def as_written(self) -> Iterator[None]:
@@ -75,9 +77,10 @@ class Executor:
 
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """The same function, recorded if the setting allows it. See `recordable` for what it must be like."""
-        if self.records or self.device.type != "cpu":
-            return cast("Callable[P, R]", RecordedFunction(function, self))
-        return function
+        if not self.records and self.device.type == "cpu":
+            return function
+        self.functions.append(RecordedFunction(function, self))
+        return cast("Callable[P, R]", self.functions[-1])
 
 
 class recordable(Generic[P, R]):

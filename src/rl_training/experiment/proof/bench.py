@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.envs.builtin.synthetic import ACTION_SPACES, OBSERVATION_SPACES, SyntheticEnv
+from rl_training.execution.executor import Execution
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config
@@ -70,7 +71,7 @@ class Bench:
     def action_space(self) -> spaces.Space[Any]:
         return ACTION_SPACES[self.algorithm_class.action_spaces[0]][0]
 
-    def config(self, seed: int, *, evaluate: bool = False) -> TrainConfig:
+    def config(self, seed: int, *, evaluate: bool = False, execution: Execution = "auto") -> TrainConfig:
         hyperparams = dict(SHORT_RUN[registry.algorithm_info(self.algo).trainer])
         settings: dict[str, Any] = {
             "hyperparams": {**hyperparams, **self.hyperparams},
@@ -95,6 +96,7 @@ class Bench:
             total_timesteps=self.total_timesteps,
             num_envs=NUM_ENVS,
             device=str(self.device),
+            execution=execution,
             **settings,
         )
 
@@ -112,12 +114,14 @@ class Bench:
         action_space: spaces.Space[Any] | None = None,
         seed: int | None = None,
         evaluate: bool = False,
+        execution: Execution = "auto",
         stop_at: int | None = None,
     ) -> Iterator[TrainingSession]:
         """A run that has not started; `stop_at` ends it at the first iteration boundary at or after that step."""
         observed = self.observation_space if observation_space is None else observation_space
         acted = self.action_space if action_space is None else action_space
-        config, hyperparams = complete_config(self.config(self.seed if seed is None else seed, evaluate=evaluate))
+        settings = self.config(self.seed if seed is None else seed, evaluate=evaluate, execution=execution)
+        config, hyperparams = complete_config(settings)
         source = EnvSource(lambda: SyntheticEnv(observed, acted))
         envs = source.training_envs(config)
         try:
