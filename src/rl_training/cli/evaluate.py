@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import JsonOption, import_modules, print_json
+from rl_training.cli.options import ImportOption, JsonOption, import_modules, print_json
 
 
 @dataclass
@@ -27,10 +27,7 @@ class Command:
     """Sample actions instead of taking the most likely one."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Seed of the evaluation episodes; the run's seed by default."""
-    import_modules: Annotated[
-        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
-    ] = ()
-    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+    import_modules: ImportOption = ()
 
     def run(self) -> int:
         from rl_training.api.agent import agent_of

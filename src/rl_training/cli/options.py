@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "ppo/cartpole"
 
+ImportOption = Annotated[
+    tuple[str, ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(
+        name="import",
+        metavar="MODULE|FILE",
+        help="Import a Python module or file first, which registers environments, algorithms or wrappers; may be repeated.",
+    ),
+]
+
 
 @dataclass
 class ConfigOptions:
@@ -41,10 +51,7 @@ class ConfigOptions:
     """auto, cpu, cuda, cuda:N or mps."""
     output_dir: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder in which the run directory is made."""
-    import_modules: Annotated[
-        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
-    ] = ()
-    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+    import_modules: ImportOption = ()
 
     def resolve(self, extra: Mapping[str, Any] | None = None) -> ResolvedConfig:
         """The config with its origins; flags win over --set, `extra` over both."""
@@ -72,14 +79,30 @@ class JsonOption:
 
 
 def import_modules(names: tuple[str, ...]) -> None:
-    """Imports what the user named on the command line, also from the current folder; configs cannot do that."""
+    """Imports what the user named on the command line: modules, also from the current folder, and files. Configs cannot do that."""
     if names and "" not in sys.path:
         sys.path.insert(0, "")  # as `python` itself does; an installed command does not
     for name in names:
         try:
-            importlib.import_module(name)
+            if name.endswith(".py"):
+                _import_file(Path(name).resolve())
+            else:
+                importlib.import_module(name)
         except ImportError as error:
             raise UserError(f"--import {name}: {error}") from error
+
+
+def _import_file(path: Path) -> None:
+    """As `python FILE` does: its folder is searched for modules from then on. So other processes can import it by its name too."""
+    if not path.is_file():
+        raise UserError(f"--import {path}: no such file")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
+    if module.__file__ is None or Path(module.__file__).resolve() != path:
+        raise UserError(
+            f"--import {path}: another module is called {path.stem!r} ({module.__file__ or 'built in'}); rename the file"
+        )
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import JsonOption, import_modules, print_json
+from rl_training.cli.options import ImportOption, JsonOption, import_modules, print_json
 
 
 @dataclass
@@ -23,10 +23,7 @@ class Command:
     """Train further than the config says."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Continue on another device."""
-    import_modules: Annotated[
-        tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="import", metavar="MODULE")
-    ] = ()
-    """Import a Python module first, e.g. one that registers environments; may be repeated."""
+    import_modules: ImportOption = ()
 
     def run(self) -> int:
         from rl_training.cli.end_card import print_card
@@ -44,6 +41,9 @@ class Command:
             print_json(summary(result))
             return result.exit_code
         print_card(
-            f"resumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps", result, []
+            f"resumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps",
+            result,
+            [],
+            self.import_modules,
         )
         return result.exit_code

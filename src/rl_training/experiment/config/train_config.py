@@ -108,7 +108,7 @@ def _output_dir_problem(output_dir: str) -> str | None:
 
 def with_policy_defaults(algo: object, policy: Mapping[str, Any] | None) -> Any:
     """The `policy` section with the algorithm's own defaults under what is given; an unknown algorithm has none."""
-    info = ALGORITHMS.get(algo) if isinstance(algo, str) else None
+    info = ALGORITHMS.find(algo) if isinstance(algo, str) else None
     return {**(info.policy if info else {}), **(policy or {})}
 
 

@@ -21,7 +21,7 @@ from rl_training.experiment.checkpoint.store import (
 )
 from rl_training.utils.errors import CheckpointError, UserError
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "checkpoints"
 
 
 def groups(value: float) -> dict:

@@ -6,7 +6,7 @@ from rl_training.experiment.config.docs import config_schema_markdown
 
 
 def test_the_page_in_the_repository_is_up_to_date() -> None:
-    page = Path(__file__).parents[3] / "docs" / "config-schema.md"
+    page = Path(__file__).parents[4] / "docs" / "config-schema.md"
     assert page.read_text(encoding="utf-8") == config_schema_markdown(), "run python scripts/make_config_schema.py"
 
 

@@ -1,0 +1,28 @@
+"""Observation encoders by name. Free of torch, so that a config can be checked without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_training.utils.errors import ConfigError
+from rl_training.utils.registry import Registry
+
+
+def _accept(name: str, thing: Any) -> type:
+    if not isinstance(thing, type):
+        raise ConfigError(f"encoder {name!r} must be a class, not {thing!r}")
+    return thing
+
+
+ENCODERS: Registry[type] = Registry(
+    "encoder",
+    "axiomrl.encoders",
+    accept=_accept,
+    way_out="\nAn encoder of your own must be registered first (rl_training.register_encoder); on the command line, name the "
+    "module or file that does it: --import MODULE_OR_FILE",
+)
+
+
+def register_encoder(name: str, encoder: type | str) -> None:
+    """Makes an encoder known under a name: its class, or "module:Class", which is imported when it is needed."""
+    ENCODERS.register(name, encoder)
