@@ -37,7 +37,7 @@ from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer, OnPolicyT
 from rl_training.utils.coerce import plain_value
 from rl_training.utils.errors import ConfigError, EnvCreationError
 from rl_training.utils.seeding import derive_seed
-from rl_training.utils.spaces import ActionAdapter, obs_layout
+from rl_training.utils.spaces import ActionAdapter, obs_layout, space_name
 
 
 def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, Any]:
@@ -123,7 +123,13 @@ class EnvSource:
     def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
         if config.hyperparams.get("hindsight"):
             self.goal_rules(config)  # an environment without goals is refused here, before anything is written
+        if config.evaluation.wrappers is not None:
+            self.evaluation_envs(config)  # so is an evaluation that does not fit
         if isinstance(self.given, VectorEnv):
+            if config.env.wrappers:
+                raise EnvCreationError(
+                    "env.wrappers cannot go into a vector environment object: give an id or a callable."
+                )
             return self.given
         if self.given is None:
             return make_vector_env(config, device=str(select_device(config.device)))
@@ -139,7 +145,10 @@ class EnvSource:
         # Native vector environments stay native: their dynamics may differ in rounding from the single one's. Tensor ones are
         # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
         backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
-        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0))
+        wrappers = config.env.wrappers if config.evaluation.wrappers is None else config.evaluation.wrappers
+        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0, wrappers=wrappers))
+        if config.evaluation.wrappers is not None:
+            _check_same_spaces(EnvFactory.of(config, custom)(), EnvFactory.of(settings, custom)())
         return lambda count: make_vector_env(settings, count, custom=custom)
 
     def goal_rules(self, config: TrainConfig) -> GoalRules:
@@ -149,8 +158,27 @@ class EnvSource:
                 "hindsight needs a single environment to ask for rewards, and a vector environment object cannot be copied: "
                 "give an id or a callable."
             )
+        if config.env.wrappers:
+            raise ConfigError(
+                "hindsight asks the environment itself for the rewards of other goals, past its wrappers: leave out env.wrappers, "
+                "or set hyperparams.hindsight=0."
+            )
         custom = None if self.given is None else custom_factory(_not_the_same(self.given))
-        return GoalRules(EnvFactory(config.env_id, dict(config.env.kwargs), config.env.max_episode_steps, custom)())
+        return GoalRules(EnvFactory.of(config, custom)())
+
+
+def _check_same_spaces(training: gym.Env[Any, Any], evaluation: gym.Env[Any, Any]) -> None:
+    for role in ("observation_space", "action_space"):
+        trained, evaluated = getattr(training, role), getattr(evaluation, role)
+        if trained != evaluated:
+            texts = [f"{space_name(space)} of shape {space.shape} and {space.dtype}" for space in (trained, evaluated)]
+            texts[1] = "one with other bounds" if texts[0] == texts[1] else texts[1]
+            raise ConfigError(
+                f"the {role.replace('_', ' ')} is {texts[0]} with env.wrappers, but {texts[1]} with evaluation.wrappers: "
+                "name the wrappers that change it in both"
+            )
+    training.close()
+    evaluation.close()
 
 
 def _not_the_same(given: EnvLike) -> EnvLike:
