@@ -65,7 +65,9 @@ def _feed(digest: Any, value: Any, within: tuple[int, ...] = ()) -> None:
         digest.update(f"{value.__module__}.{value.__qualname__}".encode())
     elif isinstance(value, types.MethodType):
         digest.update(value.__func__.__qualname__.encode())
-    elif not isinstance(value, gym.Env | types.ModuleType) and id(value) not in within:  # environments are compared apart
+    elif (
+        not isinstance(value, gym.Env | types.ModuleType) and id(value) not in within
+    ):  # environments are compared apart
         for part in _parts(value):
             _feed(digest, part, (*within, id(value)))
         digest.update(b";")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.coerce import build_dataclass
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.registry import Registry
+from rl_training.utils.registry import Registry, checked_reference, import_reference
 
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
@@ -41,9 +40,8 @@ class AlgorithmInfo:
         """The class of the update rule; this imports torch."""
         if not isinstance(self.rule, str):
             return self.rule
-        module, _, name = self.rule.partition(":")
         try:
-            return _checked_rule(getattr(importlib.import_module(module), name))
+            return _checked_rule(import_reference(self.rule))
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"algorithm {self.id!r} cannot be imported from {self.rule}: {error}") from error
 
@@ -119,7 +117,7 @@ def describe_algorithm(
         raise ConfigError(f"{algo!r} cannot be the id of an algorithm: use snake case, such as td3_bc")
     build_dataclass(PolicyConfig, policy or {}, "policy")
     if isinstance(rule, str):
-        class_name, about = rule.rpartition(":")[2], f"The algorithm {rule}."
+        class_name, about = checked_reference(rule).rpartition(":")[2], f"The algorithm {rule}."
     else:
         class_name, about = _checked_rule(rule).__name__, (inspect.getdoc(rule) or f"{rule.__name__}.").splitlines()[0]
     name = name or class_name.removesuffix("Algorithm") or class_name
