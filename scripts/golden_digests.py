@@ -45,7 +45,12 @@ RUNS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "td3": ("TD3", "Pendulum-v1", 600, {**REPLAY, **SMALL}),
     "redq": ("REDQ", "Pendulum-v1", 300, {**REPLAY, **SMALL, "gradient_steps": 4, "policy_delay": 4}),
     "droq": ("DroQ", "Pendulum-v1", 300, {**REPLAY, **SMALL, "gradient_steps": 4, "policy_delay": 4}),
-    "crossq": ("CrossQ", "Pendulum-v1", 400, {**REPLAY, **SMALL, "critic_hidden_sizes": (32, 32)}),
+    "crossq": (
+        "CrossQ",
+        "Pendulum-v1",
+        400,
+        {**REPLAY, "policy": {"hidden_sizes": (32, 32), "critic_hidden_sizes": (32, 32)}},
+    ),
     "tqc": ("TQC", "Pendulum-v1", 400, {**REPLAY, **SMALL}),
     "discrete_sac": ("DiscreteSAC", "CartPole-v1", 600, {**REPLAY, **SMALL}),
 }

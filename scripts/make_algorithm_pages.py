@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rl_training.cli.zoo_text import mean_curve
 from rl_training.experiment.config.docs import field_table, policy_defaults
 from rl_training.experiment.registry import BUILT_IN, AlgorithmInfo, load
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, catalog
-from rl_training.zoo.result_files import ResultFile
+from rl_training.zoo.result_files import ResultFile, mean_curve
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "algorithms"

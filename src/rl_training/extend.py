@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from rl_training.algorithms.base import MetricMeans
 from rl_training.algorithms.base import Metrics as Metrics
@@ -15,18 +15,17 @@ from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig
 from rl_training.algorithms.on_policy import normalized as normalized
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_buffer import RolloutMinibatch as RolloutMinibatch
-from rl_training.execution.optimizers import Adam
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.executor import recordable
+from rl_training.execution.optimizers import StepReport
 from rl_training.utils.fields import Range as Range
 from rl_training.utils.schedules import Schedule as Schedule
-from rl_training.utils.schedules import schedule_value
 
 
 @dataclass
 class PolicyGradientConfig(OnPolicyConfig):
     """Hyperparameters of a policy-gradient algorithm; a subclass adds its own."""
 
-    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 3e-4
-    """Step size of Adam; `{start: 3e-4, end: 0.0}` anneals it linearly."""
     update_epochs: Annotated[int, Range(ge=1)] = 1
     """Passes over each rollout."""
     num_minibatches: Annotated[int, Range(ge=1)] = 1
@@ -42,11 +41,6 @@ class PolicyGradientAlgorithm(OneLossAlgorithm[PolicyGradientConfigT]):
     Advantages and returns (GAE), normalisers, gradient clipping, schedules, checkpoints and every action space come with it.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        learning_rate = schedule_value(self.config.learning_rate, 0.0)
-        self.optimizer = Adam(self.policy.parameters(), learning_rate, max_grad_norm=self.config.max_grad_norm)
-
     @abstractmethod
     def losses(self, minibatch: RolloutMinibatch) -> Metrics:
         """`loss`, and what else is worth reporting, all of shape (). `distribution, values = self.policy(minibatch.obs)`."""
@@ -55,11 +49,7 @@ class PolicyGradientAlgorithm(OneLossAlgorithm[PolicyGradientConfigT]):
     def updates_per_rollout(cls, config: PolicyGradientConfigT) -> int:
         return config.update_epochs * config.num_minibatches
 
-    def _compute_losses(self, minibatch: RolloutMinibatch) -> Metrics:
-        return self.losses(minibatch)
-
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
-        self.optimizer.set_learning_rate(schedule_value(self.config.learning_rate, progress))
         usual_size = rollout.num_steps * rollout.num_envs // self.config.num_minibatches
         means = MetricMeans()
         for _ in range(self.config.update_epochs):
@@ -67,3 +57,10 @@ class PolicyGradientAlgorithm(OneLossAlgorithm[PolicyGradientConfigT]):
                 means.add(self._learn(minibatch, usual_size))
         self.optimizer.raise_if_nonfinite()
         return means.means()
+
+    @recordable
+    def _train_minibatch(self, minibatch: RolloutMinibatch, random: RandomSource) -> StepReport:
+        with self.autocast():
+            losses = self.losses(minibatch)
+            gradient = self.optimizer.gradient(losses["loss"])
+        return self.optimizer.step(gradient, losses, max_norm=self.config.max_grad_norm)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli.main import main
-from rl_training.zoo.report.values import series, setting
+from rl_training.zoo.report.curves import series
 from rl_training.zoo.run_records import find_runs
+from rl_training.zoo.values import setting
 
 READ_BY_RULES = {
     "ppo": ["train/entropy_loss", "train/approx_kl", "train/explained_variance", "train/value_loss"],

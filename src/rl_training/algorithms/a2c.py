@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
-from rl_training.execution.optimizers import RMSpropTF
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.executor import recordable
+from rl_training.execution.optimizers import StepReport
+from rl_training.execution.scalar import Scalar
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import Schedule, schedule_value
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
@@ -25,15 +27,11 @@ class A2CConfig(OnPolicyConfig):
     gae_lambda: Annotated[float, Range(ge=0, le=1)] = 1.0
     """λ of generalised advantage estimation; 1 gives n-step returns."""
     learning_rate: Annotated[float | Schedule, Range(ge=0)] = 7e-4
-    """Step size of RMSprop; `{start: 7e-4, end: 0.0}` anneals it linearly."""
+    optimizer: Literal["adam", "adamw", "rmsprop"] = "rmsprop"
     ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.0
     """Weight of the entropy bonus."""
     normalize_advantages: bool = False
     """Give each rollout's advantages mean 0 and standard deviation 1."""
-    rmsprop_alpha: Annotated[float, Range(ge=0, lt=1)] = 0.99
-    """Decay of RMSprop's mean of squared gradients."""
-    rmsprop_eps: Annotated[float, Range(gt=0)] = 1e-5
-    """ε of RMSprop, inside the square root as in TensorFlow."""
 
 
 def a2c_loss(
@@ -64,35 +62,29 @@ class A2C(OneLossAlgorithm[A2CConfig]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.optimizer = RMSpropTF(
-            self.policy.parameters(),
-            schedule_value(self.config.learning_rate, 0.0),
-            alpha=self.config.rmsprop_alpha,
-            eps=self.config.rmsprop_eps,
-            max_grad_norm=self.config.max_grad_norm,
-        )
-        self._ent_coef = torch.zeros((), device=self.device)  # a compiled step would repeat a number for ever
+        self.ent_coef = Scalar(self.config.ent_coef, self.device)
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
-        learning_rate = schedule_value(self.config.learning_rate, progress)
-        ent_coef = schedule_value(self.config.ent_coef, progress)
-        self.optimizer.set_learning_rate(learning_rate)
-
-        self._ent_coef.fill_(ent_coef)
+        self.ent_coef.advance(progress)
         (batch,) = rollout.minibatches(1, self.generator)
         report = self._learn(batch, usual_size=rollout.num_steps * rollout.num_envs)
         self.optimizer.raise_if_nonfinite()
-        return {**report.metrics(), **as_metrics(learning_rate=learning_rate, ent_coef=ent_coef)}
+        rate = self.optimizer.learning_rates[0].number
+        return {**report.metrics(), **as_metrics(learning_rate=rate, ent_coef=self.ent_coef.number)}
 
-    def _compute_losses(self, batch: RolloutMinibatch) -> Metrics:
-        distribution, new_values = self.policy(batch.obs)
-        advantages = normalized(batch.advantages) if self.config.normalize_advantages else batch.advantages
-        return a2c_loss(
-            distribution.log_prob(batch.actions),
-            distribution.entropy(),
-            new_values,
-            advantages,
-            batch.returns,
-            self._ent_coef,
-            self.config.vf_coef,
-        )
+    @recordable
+    def _train_minibatch(self, minibatch: RolloutMinibatch, random: RandomSource) -> StepReport:
+        config, advantages = self.config, minibatch.advantages
+        with self.autocast():
+            distribution, new_values = self.policy(minibatch.obs)
+            losses = a2c_loss(
+                distribution.log_prob(minibatch.actions),
+                distribution.entropy(),
+                new_values,
+                normalized(advantages) if config.normalize_advantages else advantages,
+                minibatch.returns,
+                self.ent_coef.tensor,
+                config.vf_coef,
+            )
+            gradient = self.optimizer.gradient(losses["loss"])
+        return self.optimizer.step(gradient, losses, max_norm=config.max_grad_norm)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
-from rl_training.execution.optimizers import FlatOptimizer, StepReport
+from rl_training.execution.executor import Execution, Executor
+from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, StepReport
+from rl_training.policies.policy import Policy
 from rl_training.policies.policy_config import PolicyConfig, Precision
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.errors import CheckpointError, SpaceError
+from rl_training.utils.errors import CheckpointError, ConfigError, SpaceError
 from rl_training.utils.global_random import seeded_global_rng
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import space_name
@@ -46,13 +49,13 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Keys of the `policy` section that mean nothing to it; setting one is refused."""
     normalizes_rewards: ClassVar[bool] = False
     """Whether `env.normalize_rewards` makes sense for it."""
-    can_compile: ClassVar[bool] = True
-    """Whether its updates can be compiled, and computed in another precision: both need updates that are one step each."""
+    other_precisions: ClassVar[bool] = True
+    """Whether its updates can be computed in another precision than float32."""
     can_overlap: ClassVar[bool] = False
     """Whether it can learn from what the policy before the last update did."""
-    policy: nn.Module
-    compile_seconds: float
-    """Time spent on compiling so far."""
+    unwatched: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that change between updates and that no recorded step reads."""
+    policy: Policy
 
     def __init__(
         self,
@@ -65,13 +68,14 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         normalize_rewards: bool = False,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        compiled: bool = False,
+        execution: Execution = "auto",
+        check_execution_every: int = 0,
         precision: Precision = "float32",
     ):
         self.check_spaces(observation_space, action_space)
         self.config, self.action_space = config, action_space
-        self.device, self.compiled, self.precision = torch.device(device), compiled, precision
-        self.compile_seconds = 0.0
+        self.device, self.precision = torch.device(device), precision
+        self.executor = Executor(self, self.device, execution, check_every=check_execution_every)
         spec = PolicySpec(
             observation_space,
             action_space,
@@ -81,6 +85,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         )
         with seeded_global_rng(derive_seed(seed, "initial weights")):
             self.policy = self.make_policy(spec, config).to(self.device)
+        if getattr(config, "encoder_learning_rate", None) is not None and not self.policy.encoder.trainable:
+            raise ConfigError("hyperparams.encoder_learning_rate: the encoder has no weights to train. Leave it out.")
         self.generator = torch.Generator(device=self.device).manual_seed(derive_seed(seed, "algorithm"))
 
     @classmethod
@@ -99,7 +105,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
     @staticmethod
     @abstractmethod
-    def make_policy(spec: PolicySpec, hyperparams: Any) -> nn.Module:
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> Policy:
         """A fresh policy of the kind this algorithm trains, with weights from torch's global generator."""
 
     @classmethod
@@ -111,9 +117,31 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     def updates_per_step(cls, config: ConfigT, num_envs: int) -> float:
         """Gradient steps per environment step."""
 
-    @abstractmethod
     def update(self, batch: BatchT, progress: float) -> Metrics:
-        """Learns from one batch. `progress` in [0, 1] is how much of the training has been collected, for schedules."""
+        """Learns from one batch. `progress` in [0, 1] is how much of the training has been collected, for schedules.
+
+        Weights that somebody has replaced since the last update are taken over first.
+        """
+        for weights in self.flat_parameters():
+            weights.relink()
+        for optimizer in self.optimizers().values():
+            optimizer.advance(progress)
+        return self._update(batch, progress)
+
+    @abstractmethod
+    def _update(self, batch: BatchT, progress: float) -> Metrics:
+        """Learns from one batch, with the learning rates set."""
+
+    def flat_parameters(self) -> list[FlatParameters]:
+        """All weights that are moved as vectors: the optimisers', and those of target networks."""
+        return [optimizer.flat for optimizer in self.optimizers().values()]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Networks compute in the precision of the updates inside it. TF32 is a mode of the process, set elsewhere."""
+        if self.precision != "bf16":
+            return nullcontext()
+        # Without a cache of converted weights: a step moves them, and a recorded one would keep them for ever.
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     @abstractmethod
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
@@ -138,7 +166,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
 
 class MetricMeans:
-    """Running means over steps that report the same names, kept on the device."""
+    """Running means over reports of the same names, kept on the device."""
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
@@ -153,3 +181,12 @@ class MetricMeans:
 
     def means(self) -> Metrics:
         return {} if self._sum is None else StepReport(self._names, self._sum / self._count).metrics()
+
+
+def mean_of(updates: Sequence[Metrics]) -> Metrics:
+    """The means over several updates; each metric over those that report it."""
+    if len(updates) == 1:
+        return updates[0]
+    names = dict.fromkeys(name for metrics in updates for name in metrics)
+    reported = {name: [metrics[name] for metrics in updates if name in metrics] for name in names}
+    return {name: torch.stack(values).mean() for name, values in reported.items()}

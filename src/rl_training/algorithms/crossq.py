@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss, make_critics, regression_loss, with_actions
-from rl_training.algorithms.sac import SACBase, SACConfig, soft_target
+from rl_training.algorithms.sac import SACBase, SACConfig, SamplingAlgorithm, soft_target
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import GaussianActor
@@ -34,7 +34,6 @@ class CrossQConfig(SACConfig):
 
     learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
     policy_delay: Annotated[int, Range(ge=1)] = 3
-    critic_hidden_sizes: Annotated[tuple[int, ...], Range(ge=1)] | None = (1024, 1024)
     adam_beta1: Annotated[float, Range(ge=0, lt=1)] = 0.5
     tau: Annotated[float, Range(gt=0, le=1)] = 1.0
     """Always 1: the critics are their own targets."""
@@ -51,7 +50,7 @@ class CrossQConfig(SACConfig):
             )
 
 
-class CrossQ(SACBase[CrossQConfig]):
+class CrossQ(SamplingAlgorithm, SACBase[CrossQConfig]):
     """SAC without target networks, by batch renormalisation over both ends of each transition.
 
     (Bhatt et al. 2024, arXiv 1902.05605)
@@ -59,8 +58,8 @@ class CrossQ(SACBase[CrossQConfig]):
 
     config_class = CrossQConfig
 
-    def _make_targets(self) -> tuple[None, None]:
-        return None, None
+    def _make_targets(self) -> None:
+        """There are none."""
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
@@ -80,9 +79,8 @@ class CrossQ(SACBase[CrossQConfig]):
             ),
         )
 
-    def _critic_loss(
-        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
-    ) -> CriticLoss:
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
+        next_features = self.policy.encoder(batch.next_obs)
         with torch.no_grad():
             next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
         both_ends = torch.cat([with_actions(features, batch.actions), with_actions(next_features, next_actions)])
@@ -92,6 +90,6 @@ class CrossQ(SACBase[CrossQConfig]):
         targets = soft_target(batch.rewards, batch.discounts, next_q, next_log_probs, self.temperature.alpha)
         return regression_loss(q, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
+    def _update_actor(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> Metrics:
         with batch_statistics(self.policy.actor):
-            return super()._update_actor(features, random)
+            return super()._update_actor(batch, features, random)

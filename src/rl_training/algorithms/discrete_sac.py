@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Metrics
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss, make_critics, regression_loss
-from rl_training.algorithms.sac import SACBase, SACConfig
+from rl_training.algorithms.sac import SACBase, SACConfig, SamplingAlgorithm
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import CategoricalActor
@@ -43,13 +43,13 @@ class DiscreteSACConfig(SACConfig):
             )
 
 
-def soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
     """πᵀ(Q − α log π), with values and log-probabilities of all actions (B, A) → (B,)."""
     assert q.dim() == 2 and q.shape == log_probs.shape, (q.shape, log_probs.shape)
     return (log_probs.exp() * (q - alpha * log_probs)).sum(dim=-1)
 
 
-class DiscreteSAC(SACBase[DiscreteSACConfig]):
+class DiscreteSAC(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
     """Soft actor-critic that chooses among n actions (Christodoulou 2019, arXiv 1910.07207)."""
 
     config_class = DiscreteSACConfig
@@ -70,24 +70,27 @@ class DiscreteSAC(SACBase[DiscreteSACConfig]):
             lambda features: make_critics(spec, hyperparams, features, choices),
         )
 
-    def _critic_loss(
-        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
-    ) -> CriticLoss:
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
         with torch.no_grad():
             assert self.target_critics is not None
-            next_q = self.target_critics(next_features, self._subset(random)).min(dim=0).values
-            next_values = soft_value(next_q, self.policy.actor(next_features).log_probs, self.temperature.alpha)
+            next_features = self.policy.encoder(batch.next_obs)
+            target_features = self._target_features(batch.next_obs, next_features)
+            next_q = self.target_critics(target_features, self._subset(random)).min(dim=0).values
+            next_values = expected_soft_value(
+                next_q, self.policy.actor(next_features).log_probs, self.temperature.alpha
+            )
             targets = batch.rewards + batch.discounts * next_values
         q = self.policy.critics(features)
         taken = q.gather(-1, batch.actions.expand(len(q), -1).unsqueeze(-1)).squeeze(-1)
         return regression_loss(taken, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
+    def _update_actor(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> Metrics:
         with torch.no_grad():
             q = self._over_critics(self.policy.critics(features))
         distribution = self.policy.actor(features)
-        loss = -soft_value(q, distribution.log_probs, self.temperature.alpha).mean()
-        self.actor_optimizer.step(loss, {"actor_loss": loss})
+        loss = -expected_soft_value(q, distribution.log_probs, self.temperature.alpha).mean()
+        gradient = self.actor_optimizer.gradient(loss)
+        self.actor_optimizer.step(gradient, {"actor_loss": loss}, self.config.max_grad_norm)
         # The temperature learns from the mean of log π over all actions, which is −entropy.
         return {"actor_loss": loss.detach(), **self.temperature.update(-distribution.entropy())}
 

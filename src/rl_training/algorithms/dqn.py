@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
+from rl_training.algorithms.exploration import EpsilonGreedyExplorer, Explorer
 from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE, OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.algorithms.optimization import Role, make_optimizer
 from rl_training.algorithms.value_losses import (
     bellman_target,
     categorical_cross_entropy,
@@ -25,15 +27,15 @@ from rl_training.algorithms.value_losses import (
     take_actions,
 )
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
-from rl_training.execution.optimizers import Adam, FlatOptimizer, StepReport, slow_copy
-from rl_training.execution.steps import Acting, step_runner
-from rl_training.policies.encoders import Observation
+from rl_training.execution.executor import recordable
+from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, StepReport, slow_copies
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, ReturnDistribution
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import Schedule, schedule_value
+from rl_training.utils.schedules import Schedule
 
 DEFAULT_EPSILON = Schedule(1.0, 0.05, 0.1)
 
@@ -93,11 +95,12 @@ class DQNConfig(OffPolicyConfig):
             num_quantiles=self.num_quantiles,
         )
 
-    def epsilon_at(self, progress: float) -> float:
-        """The share of random actions at this point of training."""
+    @property
+    def exploration(self) -> float | Schedule:
+        """The share of random actions."""
         if self.epsilon is not None:
-            return schedule_value(self.epsilon, progress)
-        return 0.0 if self.noisy else schedule_value(DEFAULT_EPSILON, progress)
+            return self.epsilon
+        return 0.0 if self.noisy else DEFAULT_EPSILON
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class _Losses:
     """The value it should have."""
 
 
-class DQN(OffPolicyAlgorithm[DQNConfig]):
+class DQN(OffPolicyAlgorithm):
     """Q-learning from replayed transitions against a slowly moving target network (Mnih et al. 2015, doi 10.1038/nature14236).
 
     Each improvement is a switch, so that the named variants are this algorithm with other defaults.
@@ -129,33 +132,20 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
     config_class = DQNConfig
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
     elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
+    unused_policy_keys = (*OffPolicyAlgorithm.unused_policy_keys, "actor_hidden_sizes", "critic_hidden_sizes")
+    config: DQNConfig
     policy: QNetwork
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.target, self._target_weights = slow_copy(self.policy)
-        learning_rate = schedule_value(self.config.learning_rate, 0.0)
-        self.optimizer = Adam(
-            self.policy.parameters(),
-            learning_rate,
-            eps=self.config.adam_eps,
-            max_grad_norm=self.config.max_grad_norm,
-        )
-        self._priorities = torch.zeros(0, device=self.device)
-        self._run_step = step_runner(self, self._step)
-        self._act_greedily = Acting(self._greedy, self.device)
-        self._act_exploring = Acting(self._epsilon_greedy, self.device)
-        self._epsilon, self._share = torch.zeros((), device=self.device), 0.0
+        (self.target,), self._target_weights = slow_copies(self.policy)
+        heads = [part for part in (self.policy.body, self.policy.embedding, self.policy.head) if part is not None]
+        roles: list[Role] = [(self.policy.encoder, self.config.encoder_learning_rate), (heads, None)]
+        self.optimizer: FlatOptimizer = make_optimizer(self.config, roles, together=self.policy)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> QNetwork:
-        return QNetwork(
-            spec.observation_space,
-            spec.action_space,
-            spec.config,
-            normalize_observations=spec.normalize_observations,
-            head=hyperparams.head(),
-        )
+        return QNetwork(spec, hyperparams.head())
 
     @classmethod
     def check_config(cls, config: DQNConfig, num_envs: int) -> None:
@@ -186,51 +176,33 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
     def target_networks(self) -> Mapping[str, QNetwork]:
         return {"policy": self.target}
 
-    def explore(self, obs: Observation, *, generator: torch.Generator, progress: float) -> Tensor:
-        self._set_epsilon(progress)
-        if self._share <= 0:
-            return self._act_greedily(obs, generator=generator)
-        return self._act_exploring(obs, self._epsilon, generator=generator)
+    def target_weights(self) -> list[FlatParameters]:
+        return [self._target_weights]
 
-    def _set_epsilon(self, progress: float) -> None:
-        share = self.config.epsilon_at(progress)
-        if share != self._share:  # else nothing to launch
-            self._share = share
-            self._epsilon.fill_(share)
+    def make_explorer(self) -> Explorer:
+        return EpsilonGreedyExplorer(self.policy, self.executor, self.config.exploration)
 
-    def _greedy(self, obs: Observation, random: RandomSource) -> Tensor:
-        return self.policy.act(obs, generator=random)
-
-    def _epsilon_greedy(self, obs: Observation, epsilon: Tensor, random: RandomSource) -> Tensor:
-        return self.policy.act(obs, generator=random, epsilon=epsilon)
-
-    def update(self, batch: TransitionBatch, progress: float) -> Metrics:
+    def _update(self, batch: TransitionBatch, progress: float) -> Metrics:
         """One gradient step on the importance-weighted mean loss."""
-        config = self.config
-        self.optimizer.set_learning_rate(schedule_value(config.learning_rate, progress))
-        self._set_epsilon(progress)
-        outcome = self._run_step(batch, None)
+        outcome = self._train_batch(batch, self.generator)
         self._priorities = outcome.priorities
-        return {
-            **outcome.report.metrics(),
-            "learning_rate": self.optimizer.learning_rate,
-            "epsilon": self._epsilon,
-        }
+        return {**outcome.report.metrics(), "learning_rate": self.optimizer.learning_rate}
 
-    def _step(self, batch: TransitionBatch, variant: None, random: RandomSource) -> _Outcome:
-        losses = self._compute_losses(batch, random)
-        loss = (batch.weights * losses.loss).mean()
-        q = losses.q.detach()
-        errors = (losses.target - q).abs()
-        report = self.optimizer.step(loss, {"loss": loss, "td_error": errors.mean(), "q": q.mean()})
-        if self.config.target_update_interval == 0:
-            self._move_target(1)
+    @recordable
+    def _train_batch(self, batch: TransitionBatch, random: RandomSource) -> _Outcome:
+        with self.autocast():
+            losses = self._compute_losses(batch, random)
+            loss = (batch.weights * losses.loss).mean()
+            q = losses.q.detach()
+            errors = (losses.target - q).abs()
+            gradient = self.optimizer.gradient(loss)
+            terms = {"loss": loss, "td_error": errors.mean(), "q": q.mean()}
+            report = self.optimizer.step(gradient, terms, self.config.max_grad_norm)
+            if self.config.target_update_interval == 0:
+                self._move_target(1)
         return _Outcome(report, errors if self.config.distribution == "none" else losses.loss.detach())
 
-    def priorities(self) -> Tensor:
-        return self._priorities
-
-    def on_env_steps(self, before: int, now: int) -> None:
+    def on_steps(self, before: int, now: int) -> None:
         interval = self.config.target_update_interval
         if interval > 0:
             self._move_target(now // interval - before // interval)
@@ -301,7 +273,7 @@ class DQN(OffPolicyAlgorithm[DQNConfig]):
         taus = chooser.sample_taus(size, ACTING_TAUS, random)
         return greedy_outputs(outputs, chooser.expectation(self._outputs(chooser, batch.next_obs, random, taus)))
 
-    def _outputs(self, network: QNetwork, obs: Observation, random: RandomSource, taus: Tensor | None = None) -> Tensor:
+    def _outputs(self, network: QNetwork, obs: ObsTensor, random: RandomSource, taus: Tensor | None = None) -> Tensor:
         """A forward pass with noise of its own."""
         network.sample_noise(random)
         return network(obs, taus)

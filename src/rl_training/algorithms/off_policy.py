@@ -1,4 +1,5 @@
-"""What the off-policy algorithms share: they learn from replayed transitions and act with an exploring policy."""
+"""What the algorithms share that learn from batches of transitions, wherever these come from, and what those add that collect
+them in a replay buffer of their own."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.exploration import Explorer
+from rl_training.algorithms.optimization import OptimizerConfig
 from rl_training.data.replay_buffer import Prioritization, TransitionBatch
-from rl_training.utils.coerce import check_fields
+from rl_training.execution.batches import ObsTensor
+from rl_training.execution.optimizers import FlatParameters
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
@@ -25,17 +29,21 @@ TO_FULL_CORRECTION = Schedule(0.4, 1.0)
 
 
 @dataclass
-class OffPolicyConfig:
-    """Hyperparameters every off-policy algorithm has."""
+class BatchConfig(OptimizerConfig):
+    """Hyperparameters of every algorithm that learns from batches of transitions."""
 
-    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
-    """Step size of Adam; `{start: 1e-3, end: 0.0}` anneals it linearly."""
     gamma: Annotated[float, Range(ge=0, le=1)] = 0.99
     """Discount factor."""
-    reward_scale: Annotated[float, Range(gt=0)] = 1.0
-    """Rewards are multiplied by this for learning, not for reports; bring returns to the order of 1 to 10."""
     batch_size: Annotated[int, Range(ge=1)] = 128
     """Transitions per gradient step."""
+
+
+@dataclass
+class ReplayConfig:
+    """Hyperparameters of collecting transitions and drawing batches of them."""
+
+    reward_scale: Annotated[float, Range(gt=0)] = 1.0
+    """Rewards are multiplied by this for learning, not for reports; bring returns to the order of 1 to 10."""
     buffer_size: Annotated[int, Range(ge=1)] = 100_000
     """Transitions the replay buffer keeps, over all environments."""
     learning_starts: Annotated[int, Range(ge=0)] = 1_000
@@ -59,13 +67,6 @@ class OffPolicyConfig:
     hindsight: Annotated[float, Range(ge=0, lt=1)] = 0.0
     """Share of sampled transitions whose goal is replaced by one their episode achieved later (HER, Andrychowicz et al. 2017).
     For environments with goals; 0.8 is the paper's k = 4."""
-    max_grad_norm: Annotated[float, Range(gt=0)] | None = 10.0
-    """Gradients are scaled down to this global norm; null leaves them as they are."""
-    adam_eps: Annotated[float, Range(gt=0)] = 1e-8
-    """ε of Adam."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def prioritization(self) -> Prioritization | None:
@@ -73,17 +74,81 @@ class OffPolicyConfig:
         return Prioritization(self.per_alpha, self.per_epsilon) if self.prioritized else None
 
 
-OffPolicyConfigT = TypeVar("OffPolicyConfigT", bound=OffPolicyConfig)
+@dataclass
+class OffPolicyConfig(ReplayConfig, BatchConfig):
+    """Hyperparameters every off-policy algorithm has."""
+
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
+    max_grad_norm: Annotated[float, Range(gt=0)] | None = 10.0
+
+    def __post_init__(self) -> None:
+        OptimizerConfig.__post_init__(self)
 
 
-class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
-    """An algorithm that takes one gradient step per batch of replayed transitions."""
+BatchConfigT = TypeVar("BatchConfigT", bound=BatchConfig)
+
+
+class BatchAlgorithm(Algorithm[BatchConfigT, TransitionBatch]):
+    """An update rule for batches of transitions: one gradient step on each. It knows nothing of where they come from."""
 
     unused_policy_keys: ClassVar[tuple[str, ...]] = ("shared", "log_std_init", "squash")
+    unwatched = frozenset({"_priorities"})
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._priorities = torch.zeros(0, device=self.device)
+
+    @classmethod
+    def updates_per_step(cls, config: BatchConfigT, num_envs: int) -> float:
+        return 1.0
+
+    def priorities(self) -> Tensor:
+        """(B,) errors of the last update's transitions, from which prioritised sampling takes their priorities."""
+        return self._priorities
+
+    def target_networks(self) -> Mapping[str, nn.Module]:
+        """Slowly moving copies, by name; saved with the algorithm."""
+        return {}
+
+    def target_weights(self) -> list[FlatParameters]:
+        """Their weights."""
+        return []
+
+    def flat_parameters(self) -> list[FlatParameters]:
+        return [*super().flat_parameters(), *self.target_weights()]
+
+    def on_steps(self, before: int, now: int) -> None:
+        """Told how the count of environment steps has moved, for updates at fixed intervals."""
+
+    def update_statistics(self, obs: ObsTensor) -> None:
+        """Lets the observation normaliser, if there is one, take in raw observations (N, ...)."""
+        encoder = self.policy.encoder
+        if encoder.normalizer is not None:
+            encoder.update_statistics(obs)
+            for target in self.target_networks().values():
+                # Targets that see raw observations must see them as the policy does.
+                theirs = getattr(target, "encoder", target)
+                if isinstance(theirs, type(encoder)):
+                    theirs.copy_statistics(encoder)
+
+    def state_dict(self) -> dict[str, Any]:
+        targets = {name: dict(network.state_dict()) for name, network in self.target_networks().items()}
+        return {**super().state_dict(), "targets": targets}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, network in self.target_networks().items():
+            network.load_state_dict(state["targets"][name])
+
+
+class OffPolicyAlgorithm(BatchAlgorithm[Any]):
+    """What an update rule needs besides to be trained online, mixed into it: an explorer, and settings that fit a replay buffer."""
+
     can_overlap = True
 
     @classmethod
-    def check_config(cls, config: OffPolicyConfigT, num_envs: int) -> None:
+    def check_config(cls, config: Any, num_envs: int) -> None:
+        super().check_config(config, num_envs)
         if config.batch_size > config.buffer_size:
             raise ConfigError(
                 f"hyperparams.buffer_size is {config.buffer_size:,}, smaller than a batch of {config.batch_size:,}: "
@@ -96,41 +161,9 @@ class OffPolicyAlgorithm(Algorithm[OffPolicyConfigT, TransitionBatch]):
             )
 
     @classmethod
-    def updates_per_step(cls, config: OffPolicyConfigT, num_envs: int) -> float:
-        return config.gradient_steps / config.train_frequency
+    def updates_per_step(cls, config: Any, num_envs: int) -> float:
+        return float(config.gradient_steps / config.train_frequency)
 
     @abstractmethod
-    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        """Actions (N, ...) of the behaviour policy, in policy form."""
-
-    @abstractmethod
-    def priorities(self) -> Tensor:
-        """(B,) errors of the last update's transitions, from which prioritised replay takes their priorities."""
-
-    @abstractmethod
-    def target_networks(self) -> Mapping[str, nn.Module]:
-        """Slowly moving copies, by name; saved with the algorithm."""
-
-    def on_env_steps(self, before: int, now: int) -> None:
-        """Told after each collection how the count of environment steps has moved, for updates at fixed intervals."""
-
-    def observe(self, obs: Any, ended: Tensor) -> None:
-        """Told of every step: the observations (N, ...) acted on, for the normaliser if there is one, and where episodes
-        ended with it, (N,) bool."""
-        normalizer = getattr(self.policy, "observation_normalizer", None)
-        if normalizer is not None:
-            normalizer.update(obs)
-            for target in self.target_networks().values():
-                # Targets that see raw observations must see them as the policy does.
-                theirs = getattr(target, "observation_normalizer", None)
-                if theirs is not None:
-                    theirs.load_state_dict(normalizer.state_dict())
-
-    def state_dict(self) -> dict[str, Any]:
-        targets = {name: dict(network.state_dict()) for name, network in self.target_networks().items()}
-        return {**super().state_dict(), "targets": targets}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        for name, network in self.target_networks().items():
-            network.load_state_dict(state["targets"][name])
+    def make_explorer(self) -> Explorer:
+        """Who acts while transitions are collected."""

@@ -1,10 +1,13 @@
-"""What the off-policy actor-critic algorithms share: an ensemble of critics, an actor updated less often, Polyak targets."""
+"""What the off-policy actor-critic algorithms share: an ensemble of critics, an actor updated less often, Polyak targets.
+
+The critics train the observation encoder, where it has weights; the actor reads its features without changing it, and targets
+have an encoder of their own.
+"""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -12,29 +15,28 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from rl_training.algorithms.off_policy import BatchAlgorithm, BatchConfig, ReplayConfig
+from rl_training.algorithms.optimization import Role, make_optimizer
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
-from rl_training.execution.optimizers import Adam, FlatOptimizer
-from rl_training.execution.steps import Acting, step_runner
+from rl_training.execution.executor import recordable
+from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, slow_copies
 from rl_training.policies.critics import CriticEnsemble
-from rl_training.policies.encoders import count_of
+from rl_training.policies.encoders import ObservationEncoder
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import Schedule, schedule_value
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
-class ActorCriticConfig(OffPolicyConfig):
-    """Hyperparameters every off-policy actor-critic algorithm has."""
+class ActorCriticConfig(BatchConfig):
+    """Hyperparameters of every such update rule."""
 
-    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 3e-4
+    batch_size: Annotated[int, Range(ge=1)] = 256
     actor_learning_rate: Annotated[float | Schedule, Range(ge=0)] | None = None
     """Step size of the actor; null for that of the critics."""
-    batch_size: Annotated[int, Range(ge=1)] = 256
-    buffer_size: Annotated[int, Range(ge=1)] = 1_000_000
-    max_grad_norm: Annotated[float, Range(gt=0)] | None = None
     tau: Annotated[float, Range(gt=0, le=1)] = 0.005
     """How far each update moves the target networks towards the online ones."""
     num_critics: Annotated[int, Range(ge=1)] = 2
@@ -45,10 +47,13 @@ class ActorCriticConfig(OffPolicyConfig):
     """Layer normalisation in the critics."""
     dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     """Share of units dropped in the critics."""
-    critic_hidden_sizes: Annotated[tuple[int, ...], Range(ge=1)] | None = None
-    """Width of each hidden layer of the critics; null for `policy.hidden_sizes`."""
-    adam_beta1: Annotated[float, Range(ge=0, lt=1)] = 0.9
-    """β₁ of Adam, for actor and critics."""
+
+
+@dataclass
+class ActorCriticReplayConfig(ReplayConfig):
+    """How such an algorithm collects, if it does."""
+
+    buffer_size: Annotated[int, Range(ge=1)] = 1_000_000
 
 
 ActorCriticConfigT = TypeVar("ActorCriticConfigT", bound=ActorCriticConfig)
@@ -77,82 +82,89 @@ class StepOutcome:
     """(B,) absolute TD errors."""
 
 
-class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm[ActorCriticConfigT]):
+class OffPolicyActorCriticAlgorithm(BatchAlgorithm[ActorCriticConfigT]):
     """Each update moves the critics; every `policy_delay`-th one moves the actor too."""
 
+    unwatched = BatchAlgorithm.unwatched | {"updates", "_actor_metrics"}
     policy: OffPolicyActorCritic
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.critic_optimizer = self._optimizer(self.policy.critics.parameters(), self.config.learning_rate)
-        self.actor_optimizer = self._optimizer(self.policy.actor.parameters(), self._actor_learning_rate)
+        config, policy = self.config, self.policy
+        roles: list[Role] = [(policy.critics, None)]
+        if policy.encoder.trainable:
+            roles.append((policy.encoder, config.encoder_learning_rate))
+        self.critic_optimizer: FlatOptimizer = make_optimizer(config, roles)
+        self.actor_optimizer: FlatOptimizer = make_optimizer(config, [(policy.actor, config.actor_learning_rate)])
+        self.target_critics: nn.Module | None = None
+        self.target_encoder: ObservationEncoder | None = None
+        self._target_weights: FlatParameters | None = None
         self.updates = 0
         self._actor_metrics: Metrics = {}
-        self._priorities = torch.zeros(0, device=self.device)
-        self._run_step = step_runner(self, self._step)
-        self._sample_actions = Acting(lambda obs, random: self.policy.act(obs, generator=random), self.device)
-
-    def _optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float | Schedule) -> FlatOptimizer:
-        start = schedule_value(learning_rate, 0.0)
-        config = self.config
-        return Adam(parameters, start, eps=config.adam_eps, beta1=config.adam_beta1, max_grad_norm=config.max_grad_norm)
-
-    @property
-    def _actor_learning_rate(self) -> float | Schedule:
-        own = self.config.actor_learning_rate
-        return self.config.learning_rate if own is None else own
 
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"critics": self.critic_optimizer, "actor": self.actor_optimizer}
 
-    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        return self._sample_actions(obs, generator=generator)
-
-    def _actions_shape(self, obs: Any) -> tuple[int, int]:
-        """(N, d) of the continuous actions for a batch of observations."""
-        return count_of(obs), math.prod(self.action_space.shape or ())
-
-    def priorities(self) -> Tensor:
-        return self._priorities
-
-    def update(self, batch: TransitionBatch, progress: float) -> Metrics:
+    def _update(self, batch: TransitionBatch, progress: float) -> Metrics:
         """One gradient step of the critics, and of the actor if it is its turn."""
-        learning_rate = schedule_value(self.config.learning_rate, progress)
-        actor_learning_rate = schedule_value(self._actor_learning_rate, progress)
-        for name, optimizer in self.optimizers().items():
-            optimizer.set_learning_rate(learning_rate if name == "critics" else actor_learning_rate)
         self.updates += 1
         acts = self.updates % self.config.policy_delay == 0
-        outcome = self._run_step(batch, acts)
+        outcome = self._train_batch(batch, acts, self.generator)
         self._priorities = outcome.errors
         if acts:
             self._actor_metrics = outcome.actor_metrics
         return {**outcome.metrics, **self._actor_metrics, "learning_rate": self.critic_optimizer.learning_rate}
 
-    def _step(self, batch: TransitionBatch, acts: bool, random: RandomSource) -> StepOutcome:
+    @recordable
+    def _train_batch(self, batch: TransitionBatch, acts: bool, random: RandomSource) -> StepOutcome:
         """All of an update that happens on the device."""
-        features, next_features = self.policy.encode(batch.obs), self.policy.encode(batch.next_obs)
-        critic = self._critic_loss(batch, features, next_features, random)
-        terms = {"critic_loss": critic.loss, "q": critic.q.mean(), "td_error": critic.errors.mean()}
-        metrics = self.critic_optimizer.step(critic.loss, terms).metrics()
-        metrics["critic_grad_norm"] = metrics.pop("grad_norm")
-        actor_metrics = self._update_actor(features, random) if acts else {}
-        self._move_targets(acts)
+        with self.autocast():
+            features = self.policy.encoder(batch.obs)
+            critic = self._critic_loss(batch, features, random)
+            terms = {"critic_loss": critic.loss, "q": critic.q.mean(), "td_error": critic.errors.mean()}
+            gradient = self.critic_optimizer.gradient(critic.loss)
+            metrics = self.critic_optimizer.step(gradient, terms, self.config.max_grad_norm).metrics()
+            metrics["critic_grad_norm"] = metrics.pop("grad_norm")
+            # The actor reads what the encoder gave before the critics' step, and does not train it.
+            actor_metrics = self._update_actor(batch, features.detach(), random) if acts else {}
+            self._move_targets(acts)
         return StepOutcome(metrics, actor_metrics, critic.errors)
 
     @abstractmethod
-    def _critic_loss(
-        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
-    ) -> CriticLoss:
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
         """The loss of the critics on one batch, whose observations are encoded as (B, F)."""
 
     @abstractmethod
-    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
-        """A gradient step of the actor on encoded observations (B, F)."""
+    def _update_actor(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> Metrics:
+        """A gradient step of the actor on one batch, whose observations are encoded as (B, F) without gradient."""
 
     @abstractmethod
     def _move_targets(self, acted: bool) -> None:
         """Lets the target networks follow; `acted` says whether the actor has just moved."""
+
+    def _make_target_critics(self) -> None:
+        """Slow copies of what the critics' optimiser moves: the critics, and the encoder if there are weights in it."""
+        networks = [self.policy.critics, *([self.policy.encoder] if self.policy.encoder.trainable else [])]
+        (self.target_critics, *encoders), self._target_weights = slow_copies(*networks)
+        self.target_encoder = encoders[0] if encoders else None
+
+    def _move_target_critics(self) -> None:
+        if self._target_weights is not None:
+            self._target_weights.follow(self.critic_optimizer.flat, self.config.tau)
+
+    def _target_features(self, obs: ObsTensor, features: Tensor | None = None) -> Tensor:
+        """Observations as the targets see them, (B, F): where the encoder has no weights, as the policy does, which may have
+        encoded them already."""
+        if self.target_encoder is not None:
+            return self.target_encoder(obs)
+        return self.policy.encoder(obs) if features is None else features
+
+    def target_networks(self) -> Mapping[str, nn.Module]:
+        targets = {"critics": self.target_critics, "encoder": self.target_encoder}
+        return {name: network for name, network in targets.items() if network is not None}
+
+    def target_weights(self) -> list[FlatParameters]:
+        return [] if self._target_weights is None else [self._target_weights]
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "updates": self.updates, "actor_metrics": dict(self._actor_metrics)}
@@ -172,11 +184,10 @@ def make_critics(
     make_norm: Callable[[int], nn.Module] | None = None,
 ) -> CriticEnsemble:
     """The critics that hyperparameters and policy settings describe."""
-    sizes = hyperparams.critic_hidden_sizes
     return CriticEnsemble(
         hyperparams.num_critics,
         inputs,
-        spec.config.hidden_sizes if sizes is None else sizes,
+        spec.config.critic_sizes,
         outputs,
         activation=spec.config.activation,
         orthogonal_init=spec.config.orthogonal_init,

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
+from rl_training.algorithms.optimization import OptimizerConfig, make_optimizer
 from rl_training.data.returns import discounted_running_returns
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
-from rl_training.execution.optimizers import FlatOptimizer, StepReport
-from rl_training.execution.steps import computed, in_precision, precision_of, repeated, step_runner
+from rl_training.execution.executor import recordable
+from rl_training.execution.optimizers import FlatOptimizer, Parameters, StepReport
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import check_fields
+from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
@@ -38,16 +42,22 @@ class RolloutConfig:
 
 
 @dataclass
-class OnPolicyConfig(RolloutConfig):
+class OnPolicyConfig(RolloutConfig, OptimizerConfig):
     """Hyperparameters of the algorithms that train actor and critic on one loss."""
 
+    critic_learning_rate: Annotated[float | Schedule, Range(ge=0)] | None = None
+    """Step size of the critic's own layers; null for `learning_rate`."""
     vf_coef: Annotated[float, Range(ge=0)] = 0.5
     """Weight of the value loss."""
-    max_grad_norm: Annotated[float, Range(gt=0)] = 0.5
-    """Gradients are scaled down to this global norm."""
+    max_grad_norm: Annotated[float, Range(gt=0)] | None = 0.5
+    adam_eps: Annotated[float, Range(gt=0)] = 1e-5
+
+    def __post_init__(self) -> None:
+        OptimizerConfig.__post_init__(self)
 
 
 OnPolicyConfigT = TypeVar("OnPolicyConfigT", bound=RolloutConfig)
+OneLossConfigT = TypeVar("OneLossConfigT", bound=OnPolicyConfig)
 
 
 class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
@@ -55,22 +65,16 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
 
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
     normalizes_rewards: ClassVar[bool] = True
+    unwatched = frozenset({"_running_returns"})
     policy: ActorCritic
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._running_returns: Tensor | None = None
-        self._judged, self._valued = repeated(self._judge, self.device), computed(self, self._value)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
-        return ActorCritic(
-            spec.observation_space,
-            spec.action_space,
-            spec.config,
-            normalize_observations=spec.normalize_observations,
-            normalize_rewards=spec.normalize_rewards,
-        )
+        return ActorCritic(spec)
 
     @classmethod
     def updates_per_step(cls, config: OnPolicyConfigT, num_envs: int) -> float:
@@ -81,7 +85,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         """Gradient steps on each rollout."""
         return 1
 
-    def update(self, rollout: RolloutBuffer, progress: float) -> Metrics:
+    def _update(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         """One update from one rollout: scale rewards, estimate advantages, optimise, then let the normaliser see the data."""
         self._scale_rewards(rollout)
         self._preprocess_batch(rollout, update_logprobs=not rollout.has_logprobs)
@@ -118,10 +122,10 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         shape = (rollout.num_steps, rollout.num_envs)
         flat_obs = rollout.flat_obs()
         if update_logprobs:
-            logprobs, values = self._judged(flat_obs, rollout.actions.flatten(0, 1), generator=self.generator)
+            logprobs, values = self.evaluate_actions(flat_obs, rollout.actions.flatten(0, 1), self.generator)
             rollout.logprobs = logprobs.view(shape)
         else:
-            values = self._valued(flat_obs, generator=self.generator)
+            values = self.policy.value(flat_obs)
         rollout.values = values.view(shape)
         final = rollout.final_obs()
         if final is not None:
@@ -131,22 +135,19 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         last_value = self.policy.value(rollout.last_obs)
         rollout.compute_returns_and_advantages(last_value, self.config.gamma, self.config.gae_lambda)
 
-    def _judge(self, obs: Any, actions: Tensor, random: RandomSource) -> tuple[Tensor, Tensor]:
+    @recordable
+    def evaluate_actions(self, obs: ObsTensor, actions: Tensor, random: RandomSource) -> tuple[Tensor, Tensor]:
         """Log-probabilities and values (B,) of observations and actions (B, ...)."""
         # In the precision of the updates, or the ratio of new to old would not start at 1.
-        with precision_of(self):
+        with self.autocast():
             distribution, values = self.policy(obs)
         return distribution.log_prob(actions), values
-
-    def _value(self, obs: Any, random: RandomSource) -> Tensor:
-        return self.policy.value(obs)
 
     def _postprocess_batch(self, rollout: RolloutBuffer) -> None:
         """Updates the observation statistics only now: during a rollout and its update they must not move, or the ratio
         between new and old policy would differ from 1 before any step was taken."""
-        normalizer = self.policy.observation_normalizer
-        if normalizer is not None:
-            normalizer.update(rollout.valid_obs())
+        if self.policy.encoder.normalizer is not None:
+            self.policy.encoder.update_statistics(rollout.valid_obs())
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "running_returns": self._running_returns}
@@ -157,32 +158,44 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
         self._running_returns = None if running is None else running.to(self.device)
 
 
-class OneLossAlgorithm(OnPolicyAlgorithm[OnPolicyConfigT]):
-    """Trains actor and critic together on one loss of each minibatch. A subclass makes the optimiser."""
+class OneLossAlgorithm(OnPolicyAlgorithm[OneLossConfigT]):
+    """Trains encoder, actor and critic together, on one loss of each minibatch and by one optimiser."""
 
     can_overlap = True
-    optimizer: FlatOptimizer
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._run_step, self._run_once = step_runner(self, self._step), in_precision(self, self._step)
+        config, policy = self.config, self.policy
+        critic: list[Parameters] = [policy.value_head]
+        if policy.critic_body is not None:
+            critic.append(policy.critic_body)
+        elif config.critic_learning_rate is not None:
+            raise ConfigError(
+                "hyperparams.critic_learning_rate: with policy.shared actor and critic are one network. Leave it out."
+            )
+        self.optimizer: FlatOptimizer = make_optimizer(
+            config,
+            [
+                (policy.encoder, config.encoder_learning_rate),
+                ([policy.actor_body, policy.action_head], None),
+                (critic, config.critic_learning_rate),
+            ],
+            together=policy,
+        )
 
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {"policy": self.optimizer}
 
     def _learn(self, minibatch: RolloutMinibatch, usual_size: int) -> StepReport:
-        """One gradient step. Only minibatches of the usual size are compiled or recorded; invalid steps make others."""
+        """One gradient step. Only minibatches of the usual size are recorded; invalid steps make others."""
         if len(minibatch.advantages) == usual_size:
-            return self._run_step(minibatch, None)
-        return self._run_once(minibatch, None, self.generator)
-
-    def _step(self, minibatch: RolloutMinibatch, variant: None, random: RandomSource) -> StepReport:
-        losses = self._compute_losses(minibatch)
-        return self.optimizer.step(losses["loss"], losses)
+            return self._train_minibatch(minibatch, self.generator)
+        with self.executor.as_written():
+            return self._train_minibatch(minibatch, self.generator)
 
     @abstractmethod
-    def _compute_losses(self, minibatch: RolloutMinibatch) -> Metrics:
-        """`loss`, and what else is worth reporting, all ()."""
+    def _train_minibatch(self, minibatch: RolloutMinibatch, random: RandomSource) -> StepReport:
+        """Loss, gradient, clipping and step on one minibatch; a recordable method."""
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:

@@ -12,10 +12,13 @@ from torch import Tensor
 from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
-from rl_training.execution.optimizers import Adam
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.executor import recordable
+from rl_training.execution.optimizers import StepReport
+from rl_training.execution.scalar import Scalar
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import Schedule, schedule_value
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
@@ -23,7 +26,6 @@ class PPOConfig(OnPolicyConfig):
     """Hyperparameters of PPO."""
 
     learning_rate: Annotated[float | Schedule, Range(ge=0)] = 2.5e-4
-    """Step size of Adam; `{start: 2.5e-4, end: 0.0}` anneals it linearly."""
     num_minibatches: Annotated[int, Range(ge=1)] = 4
     """Parts that each epoch's permutation is cut into."""
     update_epochs: Annotated[int, Range(ge=1)] = 4
@@ -40,8 +42,6 @@ class PPOConfig(OnPolicyConfig):
     """Stop the epochs of an update once the approximate KL divergence exceeds this; none by default."""
     recompute_advantages: bool = False
     """Compute values and advantages anew before each further epoch (Andrychowicz et al. 2021)."""
-    adam_eps: Annotated[float, Range(gt=0)] = 1e-5
-    """ε of Adam."""
 
 
 def ppo_loss(
@@ -93,15 +93,8 @@ class PPO(OneLossAlgorithm[PPOConfig]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        learning_rate = schedule_value(self.config.learning_rate, 0.0)
-        self.optimizer = Adam(
-            self.policy.parameters(),
-            learning_rate,
-            eps=self.config.adam_eps,
-            max_grad_norm=self.config.max_grad_norm,
-        )
-        # Tensors, because a recorded or compiled step would repeat a number for ever.
-        self._clip_coef, self._ent_coef = torch.zeros(2, device=self.device)
+        self.clip_coef = Scalar(self.config.clip_coef, self.device)
+        self.ent_coef = Scalar(self.config.ent_coef, self.device)
 
     @classmethod
     def check_config(cls, config: PPOConfig, num_envs: int) -> None:
@@ -117,13 +110,8 @@ class PPO(OneLossAlgorithm[PPOConfig]):
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         config = self.config
-        learning_rate = schedule_value(config.learning_rate, progress)
-        clip_coef = schedule_value(config.clip_coef, progress)
-        ent_coef = schedule_value(config.ent_coef, progress)
-        self.optimizer.set_learning_rate(learning_rate)
-        self._clip_coef.fill_(clip_coef)
-        self._ent_coef.fill_(ent_coef)
-
+        self.clip_coef.advance(progress)
+        self.ent_coef.advance(progress)
         usual_size = rollout.num_steps * rollout.num_envs // config.num_minibatches
         means, epochs = MetricMeans(), 0
         for epoch in range(config.update_epochs):
@@ -140,21 +128,31 @@ class PPO(OneLossAlgorithm[PPOConfig]):
             if config.target_kl is not None and float(epoch_means.means()["approx_kl"]) > config.target_kl:
                 break
         self.optimizer.raise_if_nonfinite()
-        settings = as_metrics(learning_rate=learning_rate, clip_coef=clip_coef, ent_coef=ent_coef, epochs=epochs)
+        settings = as_metrics(
+            learning_rate=self.optimizer.learning_rates[0].number,
+            clip_coef=self.clip_coef.number,
+            ent_coef=self.ent_coef.number,
+            epochs=epochs,
+        )
         return {**means.means(), **settings}
 
-    def _compute_losses(self, minibatch: RolloutMinibatch) -> Metrics:
-        advantages = minibatch.advantages
-        if self.config.normalize_advantages:
-            advantages = normalized(advantages)
-        distribution, new_values = self.policy(minibatch.obs)
-        terms = {
-            "logprobs": distribution.log_prob(minibatch.actions),
-            "old_logprobs": minibatch.logprobs,
-            "advantages": advantages,
-            "returns": minibatch.returns,
-            "values": minibatch.values,
-            "new_values": new_values,
-            "entropy": distribution.entropy(),
-        }
-        return ppo_loss(terms, self._clip_coef, self._ent_coef, self.config.vf_coef, self.config.clip_value_loss)
+    @recordable
+    def _train_minibatch(self, minibatch: RolloutMinibatch, random: RandomSource) -> StepReport:
+        config = self.config
+        with self.autocast():
+            distribution, new_values = self.policy(minibatch.obs)
+            advantages = minibatch.advantages
+            terms = {
+                "logprobs": distribution.log_prob(minibatch.actions),
+                "old_logprobs": minibatch.logprobs,
+                "advantages": normalized(advantages) if config.normalize_advantages else advantages,
+                "returns": minibatch.returns,
+                "values": minibatch.values,
+                "new_values": new_values,
+                "entropy": distribution.entropy(),
+            }
+            losses = ppo_loss(
+                terms, self.clip_coef.tensor, self.ent_coef.tensor, config.vf_coef, config.clip_value_loss
+            )
+            gradient = self.optimizer.gradient(losses["loss"])
+        return self.optimizer.step(gradient, losses, max_norm=config.max_grad_norm)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE
+from rl_training.algorithms.exploration import CorrelatedSamplingExplorer, Explorer, SamplingExplorer
+from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE, OffPolicyAlgorithm
 from rl_training.algorithms.off_policy_actor_critic import (
     ActorCriticConfig,
+    ActorCriticReplayConfig,
     CriticLoss,
     OffPolicyActorCriticAlgorithm,
     make_critics,
@@ -25,22 +27,19 @@ from rl_training.algorithms.off_policy_actor_critic import (
 )
 from rl_training.algorithms.temperature import Temperature
 from rl_training.data.replay_buffer import TransitionBatch
-from rl_training.execution.draws import RandomSource, Tape, permutation
-from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, slow_copy
-from rl_training.execution.steps import Acting
-from rl_training.policies.action_noise import ActionNoise
+from rl_training.execution.draws import RandomSource, permutation
+from rl_training.execution.optimizers import FlatOptimizer
 from rl_training.policies.actors import GaussianActor
 from rl_training.policies.critics import Members
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import schedule_value
 
 
 @dataclass
-class SACConfig(ActorCriticConfig):
-    """Hyperparameters of SAC."""
+class SACRuleConfig(ActorCriticConfig):
+    """Hyperparameters of SAC's update rule."""
 
     critic_subset: Annotated[int, Range(ge=1)] | None = None
     """Critics drawn anew for each target, whose smallest value counts; null for all of them."""
@@ -52,9 +51,6 @@ class SACConfig(ActorCriticConfig):
     """First value of a learned temperature."""
     target_entropy: float | None = None
     """Entropy that a learned temperature keeps; null for −1 per action dimension."""
-    noise_correlation: Annotated[float, Range(ge=0, lt=1)] = 0.0
-    """Correlation of the noise in the actions from step to step. Raise it where independent noise cancels itself out before it
-    gets anywhere, e.g. to 0.97 (Eberhard et al. 2023, arXiv 2210.07205 has the idea)."""
 
     @property
     def critic_outputs(self) -> int:
@@ -62,7 +58,19 @@ class SACConfig(ActorCriticConfig):
         return 1
 
 
-SACConfigT = TypeVar("SACConfigT", bound=SACConfig)
+@dataclass
+class SACConfig(ActorCriticReplayConfig, SACRuleConfig):
+    """Hyperparameters of SAC."""
+
+    noise_correlation: Annotated[float, Range(ge=0, lt=1)] = 0.0
+    """Correlation of the noise in the actions from step to step. Raise it where independent noise cancels itself out before it
+    gets anywhere, e.g. to 0.97 (Eberhard et al. 2023, arXiv 2210.07205 has the idea)."""
+
+    def __post_init__(self) -> None:
+        SACRuleConfig.__post_init__(self)
+
+
+SACConfigT = TypeVar("SACConfigT", bound=SACRuleConfig)
 
 
 def soft_target(rewards: Tensor, discounts: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor) -> Tensor:
@@ -81,27 +89,23 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        config = self.config
-        learned = config.ent_coef == "auto"
+        config, rate = self.config, self.config.actor_learning_rate
         self.temperature = Temperature(
             config.initial_ent_coef if config.ent_coef == "auto" else config.ent_coef,
-            self._target_entropy() if learned else None,
-            schedule_value(self._actor_learning_rate, 0.0),
+            self._target_entropy() if config.ent_coef == "auto" else None,
+            config.learning_rate if rate is None else rate,
             config.adam_eps,
             self.device,
         )
-        self.target_critics, self._target_weights = self._make_targets()
-        self.noise = ActionNoise(1.0 - config.noise_correlation)
-        self._act_with_noise = Acting(lambda obs, noise, _: self.policy.act(obs, generator=Tape([noise])), self.device)
+        self._make_targets()
 
     def _target_entropy(self) -> float:
         if self.config.target_entropy is not None:
             return self.config.target_entropy
         return -float(math.prod(self.action_space.shape or ()))
 
-    def _make_targets(self) -> tuple[nn.Module | None, FlatParameters | None]:
-        """The critics' slow copy and its weights."""
-        return slow_copy(self.policy.critics)
+    def _make_targets(self) -> None:
+        self._make_target_critics()
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
@@ -121,34 +125,25 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
                 "lower it, or set null for all critics."
             )
 
-    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        correlation = self.config.noise_correlation
-        if correlation == 0:
-            return super().explore(obs, generator=generator, progress=progress)
-        # Once an episode is under way, of variance 1, as the policy's own noise.
-        noise = self.noise.sample(self._actions_shape(obs), math.sqrt(1.0 - correlation**2), generator)
-        return self._act_with_noise(obs, noise, generator=generator)
-
-    def observe(self, obs: Any, ended: Tensor) -> None:
-        super().observe(obs, ended)
-        self.noise.reset(ended)
-
     def optimizers(self) -> Mapping[str, FlatOptimizer]:
         return {**super().optimizers(), **self.temperature.optimizers()}
 
-    def target_networks(self) -> Mapping[str, nn.Module]:
-        return {} if self.target_critics is None else {"critics": self.target_critics}
-
-    def _critic_loss(
-        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
-    ) -> CriticLoss:
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
         with torch.no_grad():
-            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
-            assert self.target_critics is not None
-            next_q = self.target_critics(with_actions(next_features, next_actions), self._subset(random)).squeeze(-1)
-            targets = soft_target(batch.rewards, batch.discounts, next_q, next_log_probs, self.temperature.alpha)
+            next_q, next_log_probs = self._next_values(batch, random)
+            targets = soft_target(
+                batch.rewards, batch.discounts, next_q.squeeze(-1), next_log_probs, self.temperature.alpha
+            )
         q = self.policy.critics(with_actions(features, batch.actions)).squeeze(-1)
         return regression_loss(q, targets, batch.weights)
+
+    def _next_values(self, batch: TransitionBatch, random: RandomSource) -> tuple[Tensor, Tensor]:
+        """What the target critics say of the policy's next actions, (M, B, outputs), and their log-probabilities (B,)."""
+        next_features = self.policy.encoder(batch.next_obs)
+        next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
+        assert self.target_critics is not None
+        target_features = self._target_features(batch.next_obs, next_features)
+        return self.target_critics(with_actions(target_features, next_actions), self._subset(random)), next_log_probs
 
     def _subset(self, random: RandomSource) -> Members:
         """The critics whose smallest value makes the target (REDQ, arXiv 2101.05982, algorithm 1)."""
@@ -157,10 +152,11 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
             return slice(None)
         return permutation(total, random, self.device)[:size]
 
-    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
+    def _update_actor(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> Metrics:
         actions, log_probs = self.policy.actor(features).rsample_with_log_prob(random)
         loss = (self.temperature.alpha * log_probs - self._actor_value(features, actions)).mean()
-        self.actor_optimizer.step(loss, {"actor_loss": loss})
+        gradient = self.actor_optimizer.gradient(loss)
+        self.actor_optimizer.step(gradient, {"actor_loss": loss}, self.config.max_grad_norm)
         return {"actor_loss": loss.detach(), **self.temperature.update(log_probs)}
 
     def _actor_value(self, features: Tensor, actions: Tensor) -> Tensor:
@@ -173,21 +169,29 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
         return q.min(dim=0).values if self.config.actor_value == "min" else q.mean(dim=0)
 
     def _move_targets(self, acted: bool) -> None:
-        if self._target_weights is not None:
-            self._target_weights.follow(self.critic_optimizer.flat, self.config.tau)
+        self._move_target_critics()
 
     def state_dict(self) -> dict[str, Any]:
-        state = {**super().state_dict(), "temperature": self.temperature.state_dict()}
-        return state | ({"noise": self.noise.state_dict()} if self.config.noise_correlation > 0 else {})
+        return {**super().state_dict(), "temperature": self.temperature.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.temperature.load_state_dict(state["temperature"])
-        if self.config.noise_correlation > 0:
-            self.noise.load_state_dict(state["noise"])
 
 
-class SAC(SACBase[SACConfig]):
+class SamplingAlgorithm(OffPolicyAlgorithm):
+    """Collects with actions sampled from a squashed Gaussian policy, mixed into SAC's update rule."""
+
+    policy: OffPolicyActorCritic
+
+    def make_explorer(self) -> Explorer:
+        correlation = self.config.noise_correlation
+        if correlation == 0:
+            return SamplingExplorer(self.policy, self.executor)
+        return CorrelatedSamplingExplorer(self.policy, self.executor, self.action_space, correlation)
+
+
+class SAC(SamplingAlgorithm, SACBase[SACConfig]):
     """Soft actor-critic: a stochastic policy that maximises return plus entropy (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     config_class = SACConfig

@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
-from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE
+from rl_training.algorithms.exploration import Explorer, NoisyActionExplorer
+from rl_training.algorithms.off_policy import DISCRETE_ELSEWHERE, OffPolicyAlgorithm
 from rl_training.algorithms.off_policy_actor_critic import (
     ActorCriticConfig,
+    ActorCriticReplayConfig,
     CriticLoss,
     OffPolicyActorCriticAlgorithm,
     make_critics,
@@ -23,31 +25,41 @@ from rl_training.algorithms.off_policy_actor_critic import (
 )
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.draws import RandomSource, normal
-from rl_training.execution.optimizers import slow_copy
-from rl_training.execution.steps import Acting
-from rl_training.policies.action_noise import ActionNoise
+from rl_training.execution.optimizers import FlatParameters, slow_copies
 from rl_training.policies.actors import DeterministicActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import Schedule, schedule_value
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
-class TD3Config(ActorCriticConfig):
-    """Hyperparameters of TD3 and DDPG. Noise is in units of half the action range."""
+class TD3RuleConfig(ActorCriticConfig):
+    """Hyperparameters of TD3's update rule. Noise is in units of half the action range."""
 
     policy_delay: Annotated[int, Range(ge=1)] = 2
     target_noise: Annotated[float, Range(ge=0)] = 0.2
     """Standard deviation of the noise that smooths the target over similar actions."""
     target_noise_clip: Annotated[float, Range(ge=0)] = 0.5
     """Largest such noise."""
+
+
+@dataclass
+class TD3Config(ActorCriticReplayConfig, TD3RuleConfig):
+    """Hyperparameters of TD3 and DDPG. Noise is in units of half the action range."""
+
     action_noise: Literal["gaussian", "ornstein_uhlenbeck"] = "gaussian"
     """Exploration noise: independent from step to step, or drifting."""
     exploration_noise: Annotated[float | Schedule, Range(ge=0)] = 0.1
     """Its scale σ."""
     noise_theta: Annotated[float, Range(ge=0, le=1)] = 0.15
     """Ornstein-Uhlenbeck: share of the noise that is forgotten in each step."""
+
+    def __post_init__(self) -> None:
+        TD3RuleConfig.__post_init__(self)
+
+
+TD3ConfigT = TypeVar("TD3ConfigT", bound=TD3RuleConfig)
 
 
 def td3_target(rewards: Tensor, discounts: Tensor, next_q: Tensor) -> Tensor:
@@ -61,22 +73,16 @@ def smoothed_actions(actions: Tensor, noise: Tensor, clip: float) -> Tensor:
     return (actions + noise.clamp(-clip, clip)).clamp(-1.0, 1.0)
 
 
-class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
-    """Twin critics, delayed actor, smoothed targets (Fujimoto et al. 2018, arXiv 1802.09477)."""
+class TD3Base(OffPolicyActorCriticAlgorithm[TD3ConfigT]):
+    """Deterministic actor, target networks for actor and critics, smoothed target actions."""
 
-    config_class = TD3Config
     action_spaces: ClassVar[tuple[str, ...]] = ("Box",)
     elsewhere: ClassVar[Mapping[str, str]] = DISCRETE_ELSEWHERE
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.target_actor, self._target_actor_weights = slow_copy(self.policy.actor)
-        self.target_critics, self._target_critic_weights = slow_copy(self.policy.critics)
-        theta = self.config.noise_theta if self.config.action_noise == "ornstein_uhlenbeck" else 1.0
-        self.noise = ActionNoise(theta)
-        self._act_with_noise = Acting(
-            lambda obs, noise, random: (self.policy.act(obs, generator=random) + noise).clamp(-1.0, 1.0), self.device
-        )
+        self._make_target_critics()
+        (self.target_actor,), self._target_actor_weights = slow_copies(self.policy.actor)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
@@ -88,49 +94,48 @@ class TD3(OffPolicyActorCriticAlgorithm[TD3Config]):
         )
 
     def target_networks(self) -> Mapping[str, nn.Module]:
-        return {"actor": self.target_actor, "critics": self.target_critics}
+        return {**super().target_networks(), "actor": self.target_actor}
 
-    def explore(self, obs: Any, *, generator: torch.Generator, progress: float) -> Tensor:
-        scale = schedule_value(self.config.exploration_noise, progress)
-        noise = self.noise.sample(self._actions_shape(obs), scale, generator)
-        return self._act_with_noise(obs, noise, generator=generator)
+    def target_weights(self) -> list[FlatParameters]:
+        return [*super().target_weights(), self._target_actor_weights]
 
-    def observe(self, obs: Any, ended: Tensor) -> None:
-        super().observe(obs, ended)
-        self.noise.reset(ended)
-
-    def _critic_loss(
-        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
-    ) -> CriticLoss:
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
         config = self.config
         with torch.no_grad():
-            next_actions = self.target_actor(next_features)
+            assert self.target_critics is not None
+            target_features = self._target_features(batch.next_obs)
+            next_actions = self.target_actor(target_features)
             if config.target_noise > 0:
                 noise = normal(next_actions.shape, random, self.device)
                 next_actions = smoothed_actions(next_actions, noise * config.target_noise, config.target_noise_clip)
-            next_q = self.target_critics(with_actions(next_features, next_actions)).squeeze(-1)
+            next_q = self.target_critics(with_actions(target_features, next_actions)).squeeze(-1)
             targets = td3_target(batch.rewards, batch.discounts, next_q)
         q = self.policy.critics(with_actions(features, batch.actions)).squeeze(-1)
         return regression_loss(q, targets, batch.weights)
 
-    def _update_actor(self, features: Tensor, random: RandomSource) -> Metrics:
+    def _update_actor(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> Metrics:
         # The first critic only, as in the paper.
         q = self.policy.critics(with_actions(features, self.policy.actor(features)), slice(0, 1))
         loss = -q.mean()
-        self.actor_optimizer.step(loss, {"actor_loss": loss})
+        gradient = self.actor_optimizer.gradient(loss)
+        self.actor_optimizer.step(gradient, {"actor_loss": loss}, self.config.max_grad_norm)
         return {"actor_loss": loss.detach()}
 
     def _move_targets(self, acted: bool) -> None:
         if acted:
             self._target_actor_weights.follow(self.actor_optimizer.flat, self.config.tau)
-            self._target_critic_weights.follow(self.critic_optimizer.flat, self.config.tau)
+            self._move_target_critics()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "noise": self.noise.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.noise.load_state_dict(state["noise"])
+class TD3(OffPolicyAlgorithm, TD3Base[TD3Config]):
+    """Twin critics, delayed actor, smoothed targets (Fujimoto et al. 2018, arXiv 1802.09477)."""
+
+    config_class = TD3Config
+
+    def make_explorer(self) -> Explorer:
+        config = self.config
+        theta = config.noise_theta if config.action_noise == "ornstein_uhlenbeck" else 1.0
+        return NoisyActionExplorer(self.policy, self.executor, self.action_space, config.exploration_noise, theta)
 
 
 @dataclass

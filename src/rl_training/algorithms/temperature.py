@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Metrics
 from rl_training.execution.optimizers import Adam, FlatOptimizer
+from rl_training.utils.schedules import Schedule
 
 
 def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
@@ -25,14 +26,19 @@ class Temperature:
     """α and, if it is learned, its optimiser."""
 
     def __init__(
-        self, initial: float, target_entropy: float | None, learning_rate: float, eps: float, device: torch.device
+        self,
+        initial: float,
+        target_entropy: float | None,
+        learning_rate: float | Schedule,
+        eps: float,
+        device: torch.device,
     ):
         """`target_entropy` None keeps α at its initial value."""
         learned = target_entropy is not None
         start = math.log(initial) if initial > 0 else -math.inf
         self.log_alpha = nn.Parameter(torch.tensor(start, device=device), requires_grad=learned)
         self.target_entropy = target_entropy
-        self.optimizer = Adam([self.log_alpha], learning_rate, eps=eps) if learned else None
+        self.optimizer = Adam(self.log_alpha, learning_rate, eps=eps) if learned else None
 
     @property
     def alpha(self) -> Tensor:
@@ -44,7 +50,7 @@ class Temperature:
         metrics = {"alpha": self.alpha, "entropy": -log_probs.detach().mean()}
         if self.optimizer is not None and self.target_entropy is not None:
             loss = temperature_loss(self.log_alpha, log_probs, self.target_entropy)
-            self.optimizer.step(loss, {"alpha_loss": loss})
+            self.optimizer.step(self.optimizer.gradient(loss), {"alpha_loss": loss})
         return metrics
 
     def optimizers(self) -> Mapping[str, FlatOptimizer]:

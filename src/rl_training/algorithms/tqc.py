@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss, with_actions
-from rl_training.algorithms.sac import SACBase, SACConfig
+from rl_training.algorithms.sac import SACBase, SACConfig, SamplingAlgorithm
 from rl_training.algorithms.value_losses import quantile_huber_loss
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.draws import RandomSource
@@ -42,7 +42,7 @@ def truncated(quantiles: Tensor, drop: int) -> Tensor:
     return pooled.sort(dim=1).values[:, : members * (atoms - drop)]
 
 
-class TQC(SACBase[TQCConfig]):
+class TQC(SamplingAlgorithm, SACBase[TQCConfig]):
     """SAC with quantile critics, of which the target leaves the largest out (Kuznetsov et al. 2020, arXiv 2005.04269)."""
 
     config_class = TQCConfig
@@ -60,13 +60,9 @@ class TQC(SACBase[TQCConfig]):
                 "quantiles per critic: lower it, e.g. to 2."
             )
 
-    def _critic_loss(
-        self, batch: TransitionBatch, features: Tensor, next_features: Tensor, random: RandomSource
-    ) -> CriticLoss:
+    def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
         with torch.no_grad():
-            next_actions, next_log_probs = self.policy.actor(next_features).rsample_with_log_prob(random)
-            assert self.target_critics is not None
-            next_quantiles = self.target_critics(with_actions(next_features, next_actions), self._subset(random))
+            next_quantiles, next_log_probs = self._next_values(batch, random)
             kept = truncated(next_quantiles, self.config.drop_quantiles)
             soft = kept - (self.temperature.alpha * next_log_probs).unsqueeze(-1)
             targets = batch.rewards.unsqueeze(-1) + batch.discounts.unsqueeze(-1) * soft

@@ -14,10 +14,10 @@ from torch.func import functional_call
 from rl_training.algorithms.base import MetricMeans, Metrics
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm, RolloutConfig, as_metrics, normalized
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
+from rl_training.execution.batches import ObsTensor
 from rl_training.execution.optimizers import Adam, FlatOptimizer, flat, split_as
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.distributions import Distribution
-from rl_training.policies.encoders import Observation
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, NonFiniteError
 from rl_training.utils.fields import Range
@@ -136,16 +136,16 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
     """
 
     config_class = TRPOConfig
-    can_compile = False  # its line search looks at the numbers
+    other_precisions = False
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         policy, config = self.policy, self.config
         assert policy.critic_body is not None, "make_policy refuses a shared body"
         self._actor = _Actor(policy)
-        critic = [*policy.critic_body.parameters(), *policy.value_head.parameters()]
-        learning_rate = schedule_value(config.critic_learning_rate, 0.0)
-        self.critic_optimizer = Adam(critic, learning_rate, eps=config.adam_eps, max_grad_norm=config.max_grad_norm)
+        # An encoder with weights is the actor's: the trust region bounds its steps, and the critic reads what it is given.
+        critic = [policy.critic_body, policy.value_head]
+        self.critic_optimizer = Adam(critic, config.critic_learning_rate, eps=config.adam_eps)
 
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
@@ -173,14 +173,13 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
         target_kl = schedule_value(self.config.target_kl, progress)
-        learning_rate = schedule_value(self.config.critic_learning_rate, progress)
-        self.critic_optimizer.set_learning_rate(learning_rate)
         weights, metrics = self._actor.vector(), Metrics()
         for batch in rollout.minibatches(1, self.generator):  # none, if no step is valid
             weights, metrics = self._policy_step(weights, batch, target_kl)
         critic_metrics = self._update_critic(rollout)
         self._actor.load(weights)  # only now: had the critic failed, the policy would be as it was
-        settings = as_metrics(target_kl=target_kl, critic_learning_rate=learning_rate)
+        rate = self.critic_optimizer.learning_rates[0].number
+        settings = as_metrics(target_kl=target_kl, critic_learning_rate=rate)
         return {**metrics, **critic_metrics, **settings}
 
     def _policy_step(self, weights: Tensor, batch: RolloutMinibatch, target_kl: float) -> tuple[Tensor, Metrics]:
@@ -227,7 +226,8 @@ class TRPO(OnPolicyAlgorithm[TRPOConfig]):
         for _ in range(self.config.critic_epochs):
             for batch in rollout.minibatches(self.config.critic_minibatches, self.generator):
                 value_loss = 0.5 * (self.policy.value(batch.obs) - batch.returns).square().mean()
-                means.add(self.critic_optimizer.step(value_loss, {"value_loss": value_loss}))
+                gradient = self.critic_optimizer.gradient(value_loss)
+                means.add(self.critic_optimizer.step(gradient, {"value_loss": value_loss}, self.config.max_grad_norm))
         self.critic_optimizer.raise_if_nonfinite()
         metrics = means.means()
         return {"value_loss": metrics["value_loss"], "critic_grad_norm": metrics["grad_norm"]} if metrics else {}
@@ -239,18 +239,18 @@ class _Actor(nn.Module):
     def __init__(self, policy: ActorCritic):
         super().__init__()
         self.policy = policy
-        parts = ("policy.actor_body.", "policy.action_head.")
+        parts = ("policy.encoder.", "policy.actor_body.", "policy.action_head.")
         named = {name: weight for name, weight in self.named_parameters() if name.startswith(parts)}
         self._names, self.weights = tuple(named), tuple(named.values())
 
-    def forward(self, obs: Observation) -> Distribution:
+    def forward(self, obs: ObsTensor) -> Distribution:
         return self.policy.distribution(obs)
 
     def vector(self) -> Tensor:
         """A copy of the weights as one vector (P,)."""
         return flat(self.weights).detach()
 
-    def at(self, vector: Tensor, obs: Observation) -> Distribution:
+    def at(self, vector: Tensor, obs: ObsTensor) -> Distribution:
         """The action distribution that the weights `vector` (P,) would give."""
         distribution: Distribution = functional_call(
             self, dict(zip(self._names, split_as(self.weights, vector))), (obs,)
@@ -263,7 +263,7 @@ class _Actor(nn.Module):
         torch._foreach_copy_(self.weights, split_as(self.weights, vector))
 
 
-def _first_rows(obs: Observation, count: int) -> Observation:
+def _first_rows(obs: ObsTensor, count: int) -> ObsTensor:
     if isinstance(obs, dict):
         return {key: value[:count] for key, value in obs.items()}
     return obs[:count]

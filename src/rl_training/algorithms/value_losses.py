@@ -41,11 +41,11 @@ def munchausen_bonus(q: Tensor, actions: Tensor, *, tau: float, alpha: float, cl
 
     τ log π(a|s) = Q'(s, a) − τ log Σ_b exp(Q'(s, b)/τ), which is stable however small τ is.
     """
-    log_policy = take_actions(q, actions) - soft_value(q, tau)
+    log_policy = take_actions(q, actions) - log_sum_exp_value(q, tau)
     return alpha * log_policy.clamp(clip, 0.0)
 
 
-def soft_value(q: Tensor, tau: float) -> Tensor:
+def log_sum_exp_value(q: Tensor, tau: float) -> Tensor:
     """Σ_a π(a|s) (Q'(s, a) − τ log π(a|s)) = τ log Σ_a exp(Q'(s, a)/τ) for π = softmax(Q'/τ): (B, A) → (B,)."""
     assert q.dim() == 2, q.shape
     return tau * torch.logsumexp(q / tau, dim=-1)
@@ -67,7 +67,7 @@ def munchausen_target(
     q and next_q (B, A) are the target network's at s and s'. With n > 1 steps the bonus is that of the first action → (B,).
     """
     bonus = munchausen_bonus(q, actions, tau=tau, alpha=alpha, clip=clip)
-    return bellman_target(rewards + bonus, discounts, soft_value(next_q, tau))
+    return bellman_target(rewards + bonus, discounts, log_sum_exp_value(next_q, tau))
 
 
 def huber_loss(errors: Tensor, kappa: float = 1.0) -> Tensor:

@@ -16,6 +16,7 @@ from gymnasium.vector import VectorEnv
 from rl_training.algorithms.base import Algorithm
 from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
 from rl_training.envs.factory import EnvLike
+from rl_training.execution.batches import count_of
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.replay_segments import saved_replay
 from rl_training.experiment.checkpoint.snapshot import (
@@ -33,6 +34,7 @@ from rl_training.experiment.run.build import EnvSource, build_algorithm, complet
 from rl_training.experiment.run.run_dir import make_run_dir
 from rl_training.experiment.run.runner import open_checkpoint
 from rl_training.experiment.run.session import TrainingSession, TrainResult
+from rl_training.policies.policy import ActingState, Policy, restarted
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
@@ -90,7 +92,7 @@ class Agent:
         return cls(resolve(name).config, **settings)
 
     @property
-    def policy(self) -> torch.nn.Module:
+    def policy(self) -> Policy:
         return self.algorithm.policy
 
     @property
@@ -154,24 +156,32 @@ class Agent:
         finally:
             evaluator.close()
 
-    def predict(self, observation: Any, state: None = None, deterministic: bool = True) -> tuple[Any, None]:
+    def predict(
+        self, observation: Any, state: ActingState = None, deterministic: bool = True, episode_start: Any = None
+    ) -> tuple[Any, ActingState]:
         """The action for one observation, or a batch of actions for a batch of them, in the environment's own form.
 
-        The second value is the recurrent state, which feed-forward policies do not have.
+        The second value is what the policy remembers, to be given as `state` with the next observation; None for a policy
+        without a memory. `episode_start`, a flag or one for each observation, says where an episode begins, so that the state of
+        the one before is forgotten.
         """
-        if state is not None:
-            raise UserError(f"{type(self).__name__} has no recurrent state: pass state=None")
         batch, single = _as_batch(observation, self._spaces.observation)
+        obs = obs_to_torch(batch, self._device)
+        initial = self.policy.initial_state(count_of(obs))
+        if initial is None and state is not None:
+            raise UserError(f"{type(self).__name__} has no memory: pass state=None")
+        state = initial if state is None else state
+        if episode_start is not None:
+            starts = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1).expand(count_of(obs))
+            state = restarted(state, initial, starts)
         training = self.policy.training
         self.policy.train(False)
         try:
-            actions = self.policy.act(  # type: ignore[operator]
-                obs_to_torch(batch, self._device), generator=self._predictions, deterministic=deterministic
-            )
+            actions, state = self.policy.act(obs, state, generator=self._predictions, deterministic=deterministic)
         finally:
             self.policy.train(training)
         env_actions = self._adapter.to_env(actions.cpu().numpy())
-        return (env_actions[0] if single else env_actions), None
+        return (env_actions[0] if single else env_actions), state
 
     def save(self, path: str | Path) -> Path:
         """Writes the whole agent (weights, normalisers, optimiser, training state) to a folder."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from rl_training.cli.options import ImportOption, JsonOption, import_modules, print_json
+from rl_training.cli.options import ImportModules, JsonOption, import_modules, print_json
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Command:
     """Length of each training; it must hold at least two iterations."""
     device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "cpu"
     """cpu, cuda, cuda:N or mps."""
-    import_modules: ImportOption = ()
+    import_modules: ImportModules = ()
 
     def run(self) -> int:
         from rl_training.experiment.config.loader import parse_override

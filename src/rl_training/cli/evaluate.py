@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import ImportOption, JsonOption, import_modules, print_json
+from rl_training.cli.options import ImportModules, JsonOption, import_modules, print_json, print_notes
 
 
 @dataclass
@@ -27,7 +26,7 @@ class Command:
     """Sample actions instead of taking the most likely one."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Seed of the evaluation episodes; the run's seed by default."""
-    import_modules: ImportOption = ()
+    import_modules: ImportModules = ()
 
     def run(self) -> int:
         from rl_training.api.agent import agent_of
@@ -36,8 +35,7 @@ class Command:
 
         import_modules(self.import_modules)
         checkpoint, notes = open_checkpoint(self.path, best=self.best)
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+        print_notes(notes)
         agent = agent_of(checkpoint)
         result = agent.evaluate(self.episodes, deterministic=not self.stochastic, seed=self.seed)
         if self.output.json:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from rl_training.cli.options import print_notes, say
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,14 +82,13 @@ class Command:
         _require_scores(leaderboard)
         form = "json" if self.json else self.format
         self._write({"text": as_text, "json": as_json, "csv": as_csv}[form](leaderboard))
-        for note in leaderboard.notes:
-            print(f"note: {note}", file=sys.stderr)
+        print_notes(leaderboard.notes)
         if report is None or not self.fail_on_regression or not report.regressed:
             return 0
         for comparison in report.regressed:
             group, baseline = comparison.group, comparison.baseline.last.mean()
             scores = f" ({group.last.mean():.6g} against {baseline:.6g})" if group.scored else ""
-            print(f"regression: {group.name} on {group.task}: {comparison.verdict}{scores}", file=sys.stderr)
+            say(f"regression: {group.name} on {group.task}: {comparison.verdict}{scores}")
         return REGRESSION
 
     def _check(self) -> None:
@@ -123,7 +122,7 @@ class Command:
             self.output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write --output {self.output}: {error.strerror}") from error
-        print(f"written to {self.output}", file=sys.stderr)
+        say(f"written to {self.output}")
 
 
 def _read(paths: tuple[Path, ...]) -> tuple[list[ScoreGroup], list[str]]:

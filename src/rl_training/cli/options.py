@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PRESET = "ppo/cartpole"
 
-ImportOption = Annotated[
+ImportModules = Annotated[
     tuple[str, ...],
     tyro.conf.UseAppendAction,
     tyro.conf.arg(
@@ -51,7 +51,7 @@ class ConfigOptions:
     """auto, cpu, cuda, cuda:N or mps."""
     output_dir: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder in which the run directory is made."""
-    import_modules: ImportOption = ()
+    import_modules: ImportModules = ()
 
     def resolve(self, extra: Mapping[str, Any] | None = None) -> ResolvedConfig:
         """The config with its origins; flags win over --set, `extra` over both."""
@@ -103,6 +103,16 @@ def _import_file(path: Path) -> None:
         raise UserError(
             f"--import {path}: another module is called {path.stem!r} ({module.__file__ or 'built in'}); rename the file"
         )
+
+
+def say(text: str) -> None:
+    """A line on stderr, at once: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(f"note: {note}")
 
 
 def print_json(value: Any) -> None:

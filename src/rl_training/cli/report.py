@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from rl_training.cli.options import say
 from rl_training.utils.errors import UserError
 
 Format = Literal["text", "json", "csv", "html"]
@@ -37,14 +37,11 @@ class Command:
         from rl_training.zoo.report.text import text_report
         from rl_training.zoo.run_records import find_runs
 
-        kind: Format = (
-            "json"
-            if self.json
-            else self.format or (_BY_SUFFIX.get(self.output.suffix.lower(), "text") if self.output else "text")
-        )
+        named = _BY_SUFFIX.get(self.output.suffix.lower()) if self.output else None
+        kind: Format = "json" if self.json else self.format or named or "text"
         records, skipped = find_runs(self.runs)
         for reason in skipped:
-            print(f"skipped: {reason}", file=sys.stderr)
+            say(f"skipped: {reason}")
         report = build_report(records, skipped, self.runs, datetime.now(UTC))
         if kind == "html":
             from rl_training.zoo.report.page import html_report

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import ImportOption, JsonOption, import_modules, print_json
+from rl_training.cli.options import ImportModules, JsonOption, import_modules, print_json, print_notes
 
 
 @dataclass
@@ -23,7 +22,7 @@ class Command:
     """Train further than the config says."""
     device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
     """Continue on another device."""
-    import_modules: ImportOption = ()
+    import_modules: ImportModules = ()
 
     def run(self) -> int:
         from rl_training.cli.end_card import print_card
@@ -35,8 +34,7 @@ class Command:
         result = resume_run(
             self.path, total_timesteps=self.total_timesteps, device=self.device, find_reference=find_reference
         )
-        for note in result.notes:
-            print(f"note: {note}", file=sys.stderr)
+        print_notes(result.notes)
         if self.output.json:
             print_json(summary(result))
             return result.exit_code

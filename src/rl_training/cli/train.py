@@ -34,10 +34,13 @@ class Command:
         resolved = self.options.resolve()
         if self.dry_run:
             return self._show(resolved)
+        from rl_training.experiment.run.runner import start_run
+        from rl_training.zoo.reference import find_reference
+
         results = []
         for seed in [resolved.config.seed] if seeds is None else seeds:
             one = self.options.resolve({"seed": seed}) if seeds is not None else resolved
-            result = _train(one)
+            result = start_run(one, find_reference=find_reference)
             results.append((seed, result))
             if not self.output.json:
                 print_result(one, result, self.options.import_modules)
@@ -62,13 +65,6 @@ class Command:
         for key, value in values.items():
             print(f"{key:<{width}}  {value!s:<24}  # {_origin(resolved, key)}")
         return 0
-
-
-def _train(resolved: ResolvedConfig) -> TrainResult:
-    from rl_training.experiment.run.runner import start_run
-    from rl_training.zoo.reference import find_reference
-
-    return start_run(resolved, find_reference=find_reference)
 
 
 def summary(result: TrainResult) -> dict[str, Any]:
@@ -99,17 +95,13 @@ def print_result(resolved: ResolvedConfig, result: TrainResult, imports: tuple[s
     """The card at the end: what was done, how it compares, where it is, and what to try next."""
     config = resolved.config
     seconds = result.metrics.get("time/elapsed")
-    took = f" in {seconds:.0f} s" if seconds is not None else ""
+    steps, took = int(result.metrics["global_step"]), f" in {seconds:.0f} s" if seconds is not None else ""
     print_card(
-        f"{config.algo.upper()} on {config.env_id}, seed {config.seed}: {_steps(result)} steps{took}",
+        f"{config.algo.upper()} on {config.env_id}, seed {config.seed}: {steps:,} steps{took}",
         result,
         [f"resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}", "train ppo/pendulum"],
         imports,
     )
-
-
-def _steps(result: TrainResult) -> str:
-    return f"{int(result.metrics['global_step']):,}"
 
 
 def _print_over_seeds(results: list[tuple[int, TrainResult]]) -> None:

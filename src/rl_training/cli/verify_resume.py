@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from rl_training.cli.options import ConfigOptions, JsonOption, print_json
+from rl_training.cli.options import ConfigOptions, JsonOption, print_json, say
 from rl_training.utils.errors import UserError
 
 SHORT_RUN = 20_000
@@ -45,17 +44,18 @@ class Command:
                 kills=self.kills,
                 rng=random.Random(self.moments_seed),
                 modules=self.options.import_modules,
-                say=lambda text: print(text, file=sys.stderr, flush=True),
+                say=say,
             )
         if self.output.json:
             print_json(report.to_dict())
-            return 0 if report.identical else 1
-        verdict = "identical" if report.identical else "NOT identical"
-        print(f"{config.algo} on {config.env_id}, {config.total_timesteps:,} steps, {report.kills} kills: {verdict}")
-        print(f"compared: {report.arrays} tensors and arrays, all counters, all evaluations")
-        print(f"resume grades: {', '.join(report.grades) or 'none'}")
-        for path in report.differences[:20]:
-            print(f"differs: {path}")
+        else:
+            verdict = "identical" if report.identical else "NOT identical"
+            run = f"{config.algo} on {config.env_id}, {config.total_timesteps:,} steps"
+            print(f"{run}, {report.kills} kills: {verdict}")
+            print(f"compared: {report.arrays} tensors and arrays, all counters, all evaluations")
+            print(f"resume grades: {', '.join(report.grades) or 'none'}")
+            for path in report.differences[:20]:
+                print(f"differs: {path}")
         return 0 if report.identical else 1
 
     def _short_run(self) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rl_training.cli.options import JsonOption, print_json, program
+from rl_training.cli.options import JsonOption, print_json, print_notes, program
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,8 +44,7 @@ class Command:
         from rl_training.zoo.run_follower import RunFollower, newest_run
 
         run_dir, skipped = newest_run(self.path)
-        for problem in skipped:
-            print(f"note: skipped {problem}", file=sys.stderr)
+        print_notes(f"skipped {problem}" for problem in skipped)
         follower, console = RunFollower(run_dir), Console()
         if self.output.json:
             print_json(follower.to_dict())

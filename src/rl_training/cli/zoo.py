@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rl_training.cli import train
-from rl_training.cli.options import JsonOption, print_json, program
+from rl_training.cli.options import JsonOption, print_json, program, say
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
 
@@ -116,7 +115,7 @@ class Benchmark:
         manifest = self._with_options(named)
         asked = len((manifest if self.manifest in preset_names() else named).seeds)  # a preset alone asks for none
         output = self.output or Path("runs/zoo") / manifest.name
-        outcome = run_benchmark(manifest, output, seeds_asked=asked, jobs=self.jobs, redo=self.redo, say=_say)
+        outcome = run_benchmark(manifest, output, seeds_asked=asked, jobs=self.jobs, redo=self.redo, say=say)
         if self.json_output.json:
             again = self._again(output) if outcome.exit_code else None
             print_json({**_outcome_values(outcome, output), "continue_with": again})
@@ -189,21 +188,8 @@ def parse(args: Sequence[str]) -> Any:
 def _help() -> str:
     lines = [f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items()]
     aliases = [f"  --format {name:<12} the same as `axiomrl {name}`" for name in ALIASES]
-    return "\n".join(
-        [
-            "usage: axiomrl zoo COMMAND [OPTIONS]",
-            "",
-            *lines,
-            "",
-            *aliases,
-            "",
-            "`axiomrl zoo COMMAND --help` explains one.\n",
-        ]
-    )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    parts = ["usage: axiomrl zoo COMMAND [OPTIONS]", "\n".join(lines), "\n".join(aliases)]
+    return "\n\n".join([*parts, "`axiomrl zoo COMMAND --help` explains one.\n"])
 
 
 def _outcome_values(outcome: BenchmarkOutcome, output: Path) -> dict[str, Any]:

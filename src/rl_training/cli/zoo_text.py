@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, get_args
 
 from rl_training.experiment.config.yaml_files import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.utils.sparkline import sparkline
-from rl_training.zoo.catalog import CatalogEntry, preset_values
-from rl_training.zoo.result_files import ResultFile
+from rl_training.zoo.catalog import CatalogEntry, Tier, preset_values
+from rl_training.zoo.result_files import ResultFile, mean_curve
+from rl_training.zoo.values import table
 
 NONE = "–"
 
@@ -32,13 +33,12 @@ def list_text(entries: Sequence[CatalogEntry]) -> str:
             else (NONE,) * 5
         )
         rows.append((entry.preset, entry.env_id, entry.tier, f"{entry.total_timesteps:,}", *known))
-    tiers = [entry.tier for entry in entries]
-    counts = ", ".join(f"{tiers.count(tier)} {tier}" for tier in ("core", "measured", "unmeasured") if tier in tiers)
     if not entries:
         return "no preset fits these filters"
-    return (
-        f"{table(rows, right=(3, 4, 6, 7))}\n\n{len(entries)} presets: {counts}. One of them: axiomrl zoo show PRESET"
-    )
+    tiers = [entry.tier for entry in entries]
+    counts = ", ".join(f"{tiers.count(tier)} {tier}" for tier in get_args(Tier) if tier in tiers)
+    summary = f"{len(entries)} presets: {counts}. One of them: axiomrl zoo show PRESET"
+    return "\n".join([*table(rows, right=(3, 4, 6, 7)), "", summary])
 
 
 def show_values(entry: CatalogEntry) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def show_text(entry: CatalogEntry) -> str:
     lines += _result_lines(entry.result) if entry.result else ["score     not measured yet, so nothing is claimed"]
     lines += [f"tier      {entry.tier}", ""]
     if entry.result:
-        lines += [_seed_table(entry.result), ""]
+        lines += [*_seed_table(entry.result), ""]
     lines.append(f"config, as far as the preset sets it (`axiomrl train {entry.preset} --dry-run` shows every value)")
     lines += [f"  {line}" for line in dump_yaml(preset_values(entry.preset)).splitlines()]
     if entry.result:
@@ -93,28 +93,8 @@ def benchmark_text(records: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     short = [record["preset"] for record in records if record["seeds"] < record["seeds_asked"]]
-    note = f"\n\n! fewer seeds than the manifest asks for: {', '.join(short)}" if short else ""
-    return "\n" + table(rows, right=(1, 3, 5, 6, 7)) + note
-
-
-def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows as aligned columns; those numbered in `right` are aligned to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def mean_curve(result: ResultFile) -> list[tuple[int, float]]:
-    """(steps, mean return over the seeds) at the steps where every seed was evaluated."""
-    curves = [dict(seed.curve) for seed in result.seeds]
-    common = sorted(set(curves[0]).intersection(*curves[1:]))
-    return [(step, fmean(curve[step] for curve in curves)) for step in common]
+    note = ["", f"! fewer seeds than the manifest asks for: {', '.join(short)}"] if short else []
+    return "\n".join(["", *table(rows, right=(1, 3, 5, 6, 7)), *note])
 
 
 def _result_lines(result: ResultFile) -> list[str]:
@@ -134,7 +114,7 @@ def _result_lines(result: ResultFile) -> list[str]:
     return lines
 
 
-def _seed_table(result: ResultFile) -> str:
+def _seed_table(result: ResultFile) -> list[str]:
     rows = [["seed", "last", "best", "steps", "seconds"]]
     with_success = any(seed.last_success is not None for seed in result.seeds)
     if with_success:

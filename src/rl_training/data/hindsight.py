@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
 from rl_training.data.replay_ring import count_ranges, to_host
 from rl_training.data.replay_storage import Ints
-from rl_training.data.rollout_buffer import ObsTensor
+from rl_training.execution.batches import ObsTensor
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 
@@ -53,7 +53,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     def _relabel(self, batch: TransitionBatch, chosen: Ints) -> None:
         """Changes the K chosen rows of a batch, whose tensors are nobody else's yet."""
         assert isinstance(batch.obs, dict) and isinstance(batch.next_obs, dict)
-        counts, envs = np.divmod(batch.indices.numpy()[chosen], self.num_envs)
+        counts, envs = np.divmod(batch.indices[chosen], self.num_envs)
         last = self._last_counts(counts, envs)
         target = self._obs.on_device(chosen)
         goals = self._achieved(self._rng.integers(counts, last + 1), envs).to(batch.obs[DESIRED].dtype)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, TRUNCATED, ReplayRing, count_ranges, to_host
 from rl_training.data.replay_storage import Ints
-from rl_training.data.rollout_buffer import ObsTensor, Shape
+from rl_training.data.rollout_buffer import Shape
 from rl_training.data.sum_tree import SumTree
+from rl_training.execution.batches import ObsTensor
 from rl_training.utils.errors import CheckpointError, ConfigError, NonFiniteError
 
 
@@ -35,8 +36,8 @@ class TransitionBatch:
     """(B,) float32: γ^m, and 0 where the m-th step terminated."""
     weights: Tensor
     """(B,) float32: importance weights divided by the batch's largest; ones without prioritisation."""
-    indices: Tensor
-    """(B,) int64 on the CPU: names of the transitions for `update_priorities`, never used twice."""
+    indices: Ints
+    """(B,) int64: names of the transitions for `update_priorities`, never used twice. An array: no step reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class ReplayBuffer(ReplayRing):
             next_obs=self._next_obs(last_counts, envs, last, flags),
             discounts=self._to_device(discounts),
             weights=weights,
-            indices=torch.from_numpy(counts if self.num_envs == 1 else counts * self.num_envs + envs),
+            indices=counts if self.num_envs == 1 else counts * self.num_envs + envs,
         )
 
     def sample_sequences(self, batch_size: int, length: int) -> SequenceBatch:
@@ -253,7 +254,7 @@ class ReplayBuffer(ReplayRing):
 
     # Priorities ------------------------------------------------------------------------------------------------------
 
-    def update_priorities(self, indices: Tensor, td_errors: Tensor) -> None:
+    def update_priorities(self, indices: Ints, td_errors: Tensor) -> None:
         """Sets the priorities of sampled transitions (B,) to (|δ| + ε)^α; those overwritten in the meantime are left out."""
         assert self._tree is not None and self.prioritization is not None, "the buffer is not prioritised"
         self._update_tree(self._tree)
@@ -261,7 +262,7 @@ class ReplayBuffer(ReplayRing):
         if not np.isfinite(errors).all():
             raise NonFiniteError("a TD error is NaN or infinite; lower the learning rate or look at the rewards")
         priorities = (errors + self.prioritization.epsilon) ** self.prioritization.alpha
-        counts, envs = np.divmod(to_host(indices), self.num_envs)
+        counts, envs = np.divmod(indices, self.num_envs)
         present = counts >= self._lowest().take(envs)
         if not present.all():
             counts, envs, priorities = counts[present], envs[present], priorities[present]

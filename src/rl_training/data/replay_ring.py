@@ -13,7 +13,8 @@ from torch import Tensor
 
 from rl_training.data.packed_ints import PackedInts
 from rl_training.data.replay_storage import Allocator, Frames, Ints, ObsStorage
-from rl_training.data.rollout_buffer import ObsTensor, Shape
+from rl_training.data.rollout_buffer import Shape
+from rl_training.execution.batches import ObsTensor
 from rl_training.utils.errors import CheckpointError
 from rl_training.utils.spaces import Array
 

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.rollout_buffer import ObsTensor, Shape
+from rl_training.data.rollout_buffer import Shape
+from rl_training.execution.batches import ObsTensor
 from rl_training.utils.errors import ConfigError
 
 Ints = NDArray[np.int64]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from rl_training.data.returns import gae
+from rl_training.execution.batches import ObsTensor
 from rl_training.utils.spaces import Array, Observation, map_obs
 
-ObsTensor = Tensor | dict[str, Tensor]
 Shape = tuple[int, ...]
 
 
@@ -73,6 +73,8 @@ class RolloutBuffer:
         self.truncated = empty(dtype=torch.bool)
         self.valid = empty(dtype=torch.bool).fill_(True)
         self.last_obs: ObsTensor | None = None
+        self.initial_state: Any = None
+        """What a policy with a memory remembered before the first step."""
         self.has_logprobs = False
         """Whether `logprobs` are already those of the policy that acted, which the algorithm then need not be."""
         # What the environments say is written with NumPy: where the tensors are, or beside a GPU's until the rollout is full.
@@ -154,18 +156,6 @@ class RolloutBuffer:
         self.dones[t].copy_(ended)
         self.truncated[t].copy_(truncated)
         self._every_next_obs[t].copy_(next_obs)
-
-    def write_all(
-        self, obs: Tensor, actions: Tensor, rewards: Tensor, ended: Tensor, truncated: Tensor, next_obs: Tensor
-    ) -> None:
-        """Writes all steps (T, N, ...) at once; see `write`."""
-        assert isinstance(self.obs, Tensor), "no tensor environment has Dict observations"
-        self._every_next_obs = next_obs
-        self.obs.copy_(obs)
-        self.actions.copy_(actions)
-        self.rewards.copy_(rewards)
-        self.dones.copy_(ended)
-        self.truncated.copy_(truncated)
 
     def final_obs(self) -> tuple[ObsTensor, Tensor] | None:
         """The final observations (K, ...) of truncated episodes and their flat positions t·N + n (K,); None if there are none."""

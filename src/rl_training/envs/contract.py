@@ -45,6 +45,11 @@ class StepRecord:
     """(N,) float64: whether episodes that ended here reached their goal, by their info's `is_success` or `success`; NaN where no
     episode ended or it does not say; None if no episode says so."""
 
+    @property
+    def ended(self) -> Array:
+        """(N,) bool: the next action begins an episode, or answers to a step that was not the policy's."""
+        return self.terminated | self.truncated | ~self.valid
+
 
 class EnvStepper:
     """Steps a vector environment under the step contract and remembers what the next action is chosen for.

@@ -1,39 +1,73 @@
-"""Batches of any form: dataclasses, dicts and tuples of tensors."""
+"""Batches of any form: dataclasses, dicts, lists and tuples of tensors, and what else a step is given."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 BatchT = TypeVar("BatchT")
 
-
-def tensors_of(batch: Any) -> list[Tensor]:
-    """The tensors of a batch, in order; not the indices of replayed transitions, which no step reads."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    parts = batch if isinstance(batch, tuple) else _parts(batch).values()
-    return [tensor for part in parts for tensor in ((part,) if isinstance(part, Tensor) else tensors_of(part))]
+ObsTensor = Tensor | dict[str, Tensor]
+"""A batch of observations: (B, *shape), or one such tensor per key of a Dict space."""
 
 
-def mapped(change: Callable[[Tensor], Tensor], batch: BatchT) -> BatchT:
-    """The same batch with `change(tensor)` in place of each of these tensors."""
-    whole: Any = batch
+def count_of(obs: ObsTensor) -> int:
+    """How many observations a batch holds."""
+    return len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """The tensors in a batch, in order."""
+    tensors: list[Tensor] = []
+    flatten(values, tensors, [])
+    return tensors
+
+
+def flatten(values: Any, tensors: list[Tensor], layout: list[Hashable]) -> None:
+    """Appends the tensors of a batch to `tensors`, and everything else that tells batches apart to `layout`: shapes, dtypes and
+    devices, names, lengths, and the values that are no tensors. Arrays stay on the host, so their content does not count."""
+    if isinstance(values, Tensor):
+        tensors.append(values)
+        layout.append((values.shape, values.dtype, values.device))
+    elif isinstance(values, tuple | list):
+        layout.append(len(values))
+        for part in values:
+            flatten(part, tensors, layout)
+    elif isinstance(values, dict):
+        layout.extend(values)
+        for part in values.values():
+            flatten(part, tensors, layout)
+    elif (names := _names(values.__class__)) is not None:
+        layout.append(type(values).__qualname__)
+        for name in names:
+            flatten(getattr(values, name), tensors, layout)
+    elif not isinstance(values, np.ndarray):
+        layout.append((type(values), values))
+
+
+def mapped(
+    change: Callable[[Tensor], Any], values: BatchT, other: Callable[[Any], Any] = lambda value: value
+) -> BatchT:
+    """The same batch with `change(tensor)` in place of each tensor, and `other(value)` in place of all that is none."""
+    whole: Any = values
+    changed: Any
     if isinstance(whole, Tensor):
-        changed: Any = change(whole)
-        return changed
-    parts = {name: mapped(change, part) for name, part in _parts(whole).items()}
-    if isinstance(whole, dict):
-        changed = parts
-    elif isinstance(whole, tuple):
-        changed = tuple(parts.values())
+        changed = change(whole)
+    elif isinstance(whole, dict):
+        changed = {name: mapped(change, part, other) for name, part in whole.items()}
+    elif isinstance(whole, tuple | list):
+        parts = [mapped(change, part, other) for part in whole]
+        changed = type(whole)(*parts) if hasattr(whole, "_fields") else type(whole)(parts)
+    elif (names := _names(whole.__class__)) is not None:
+        changed = type(whole)(**{name: mapped(change, getattr(whole, name), other) for name in names})
     else:
-        changed = dataclasses.replace(whole, **parts)
+        changed = other(whole)
     return changed
 
 
@@ -43,15 +77,7 @@ def on_device(batch: BatchT, device: torch.device, *, wait: bool = True) -> Batc
     return mapped(lambda tensor: tensor.to(device, non_blocking=later), batch)
 
 
-def _parts(batch: Any) -> dict[Any, Any]:
-    if isinstance(batch, dict):
-        return batch
-    if isinstance(batch, tuple):
-        return dict(enumerate(batch))
-    kind: Any = type(batch)
-    return {name: getattr(batch, name) for name in _names(kind)}
-
-
 @cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "indices")
+def _names(kind: Any) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other type."""
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None

@@ -1,11 +1,12 @@
 """Random numbers for policies and updates: from a generator, or from a tape that was filled beforehand.
 
-A compiled update cannot draw from a generator. It gets a tape with the same numbers, so that it computes the same.
+A recorded step does not draw from a generator. It gets a tape with the same numbers, so that it computes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,10 +62,13 @@ class Recorder(Tape):
         super().__init__(())
         self._generator = generator
         self.draws: list[Draw] = []
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What each draw happens inside of."""
 
     def take(self, draw: Draw) -> Tensor:
         self.draws.append(draw)
-        return draw.take(self._generator)
+        with self.around():
+            return draw.take(self._generator)
 
 
 RandomSource = torch.Generator | Tape | None

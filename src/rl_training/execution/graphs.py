@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from rl_training.execution.batches import mapped, tensors_of
 
-StepBatchT = TypeVar("StepBatchT")
-VariantT = TypeVar("VariantT", bound=Hashable)
+BatchT = TypeVar("BatchT")
 OutputT = TypeVar("OutputT")
-RunStep = Callable[[StepBatchT, VariantT], OutputT]
-
-WARM_UP_CALLS = 3
-"""Calls that run as ordinary updates before a recording, so that libraries have allocated what they keep."""
 
 ALIGNMENT = 256
 """Bytes. What torch's own allocations keep to at least; for less, a GPU may take another way to compute the same product."""
 
 
-class GraphedStep(Generic[StepBatchT, VariantT, OutputT]):
-    """Runs a step and, after a few calls of a variant, replays its recording as a CUDA graph.
+class GraphProgram(Generic[OutputT]):
+    """A function of tensors and a generator as a CUDA graph, whose replays move the generator on as if the function had run.
 
-    Random numbers come from `generator`, whose state moves on as if the step had run.
+    What it returns lies where the next call writes again.
     """
 
-    def __init__(self, run: RunStep[StepBatchT, VariantT, OutputT], generator: torch.Generator):
-        self._run, self._generator, self._device = run, generator, generator.device
-        self._calls: dict[VariantT, int] = {}
-        self._graphs: dict[VariantT, tuple[torch.cuda.CUDAGraph, OutputT]] = {}
-        self._memory: BatchMemory[StepBatchT] | None = None
-        self._stream = torch.cuda.Stream(self._device)
+    def __init__(self, function: Callable[..., OutputT], like: list[Any], generator: torch.Generator):
+        """`like` are arguments of the shapes to come, on the device."""
+        self._memory = BatchMemory(like, generator.device)
+        self._memory.put(like)
+        stream = torch.cuda.Stream(generator.device)
+        with aside(stream):  # once, so that libraries have allocated what they keep
+            function(*self._memory.batch, generator)
+        run = partial(function, *self._memory.batch, generator)
+        self._graph, self._outputs = recorded_graph(run, [generator], stream)
 
-    def __call__(self, batch: StepBatchT, variant: VariantT) -> OutputT:
-        if self._memory is None:
-            self._memory = BatchMemory(batch, self._device)
-        self._memory.put(batch)
-        inputs = self._memory.batch
-        calls = self._calls.get(variant, 0)
-        if calls < WARM_UP_CALLS:
-            self._calls[variant] = calls + 1
-            with aside(self._stream):
-                return self._run(inputs, variant)
-        if variant not in self._graphs:
-            # Each with memory of its own: what one variant has put out must outlive the next call of another.
-            self._graphs[variant] = recorded_graph(lambda: self._run(inputs, variant), [self._generator], self._stream)
-        graph, outputs = self._graphs[variant]
-        graph.replay()
-        return outputs
+    def __call__(self, given: list[Any]) -> OutputT:
+        self._memory.put(given)
+        self._graph.replay()
+        return self._outputs
 
 
 @contextmanager
@@ -79,34 +66,35 @@ def recorded_graph(
     return graph, outputs
 
 
-class BatchMemory(Generic[StepBatchT]):
+class BatchMemory(Generic[BatchT]):
     """Memory on a device for batches of one shape, one piece for each dtype: a batch from the host is one transfer for each,
     because a transfer costs as much as its bytes."""
 
-    batch: StepBatchT
+    batch: BatchT
     """What was put last. Its tensors are always the same."""
 
-    def __init__(self, like: StepBatchT, device: torch.device):
+    def __init__(self, like: BatchT, device: torch.device):
         self._device = device
         self._pieces, self.batch = _laid_out(like, lambda size, dtype: torch.empty(size, dtype=dtype, device=device))
         self._tensors = tensors_of(self.batch)
-        self._staging: _Staging[StepBatchT] | None = None
+        self._staging: _Staging[BatchT] | None = None
 
-    def put(self, batch: StepBatchT) -> None:
+    def put(self, batch: BatchT) -> None:
         """Copies all tensors of a batch, which lie on the device or all on the host. The host need not wait for it."""
         tensors = tensors_of(batch)
-        if tensors[0].device.type == self._device.type:
-            torch._foreach_copy_(self._tensors, tensors)
+        if not tensors or tensors[0].device.type == self._device.type:
+            if tensors:
+                torch._foreach_copy_(self._tensors, tensors)
             return
         if self._staging is None:
             self._staging = _Staging(batch, pinned=self._device.type == "cuda")
         self._staging.send(tensors, self._pieces)
 
 
-class _Staging(Generic[StepBatchT]):
+class _Staging(Generic[BatchT]):
     """Memory of the same layout on the host, from where a GPU can fetch while the host goes on."""
 
-    def __init__(self, like: StepBatchT, pinned: bool):
+    def __init__(self, like: BatchT, pinned: bool):
         self._pieces, batch = _laid_out(like, lambda size, dtype: torch.empty(size, dtype=dtype, pin_memory=pinned))
         self._tensors = tensors_of(batch)
         self._fetched = torch.cuda.Event() if pinned else None
@@ -121,7 +109,7 @@ class _Staging(Generic[StepBatchT]):
             self._fetched.record(torch.cuda.current_stream(pieces[0].device))
 
 
-def _laid_out(like: StepBatchT, make: Callable[[int, torch.dtype], Tensor]) -> tuple[list[Tensor], StepBatchT]:
+def _laid_out(like: BatchT, make: Callable[[int, torch.dtype], Tensor]) -> tuple[list[Tensor], BatchT]:
     """Memory for a batch, one piece for each dtype, and the batch that lies in it."""
     sizes: dict[torch.dtype, int] = {}
     for tensor in tensors_of(like):

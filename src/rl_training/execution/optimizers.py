@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import accumulate, pairwise
+from operator import is_
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.utils.errors import CheckpointError, NonFiniteError
+from rl_training.execution.scalar import Scalar
+from rl_training.utils.errors import CheckpointError, ExecutionError, NonFiniteError
+from rl_training.utils.schedules import Schedule
 
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
+Parameters: TypeAlias = nn.Module | nn.Parameter | Iterable["Parameters"]
+
+MOST_TERMS = 32
+"""Scalars that a step may report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +38,83 @@ class StepReport:
         return dict(zip(self.names, self.values.unbind()))
 
 
+@dataclass(frozen=True)
+class Group:
+    """Weights that share a step size: those of modules, or single ones."""
+
+    parameters: Parameters
+    learning_rate: float | Schedule
+    weight_decay: float = 0.0
+
+
 class FlatOptimizer(ABC):
-    """Makes the parameters views of one vector and moves that vector.
+    """Makes the parameters views of one vector and moves that vector, each group of them at a step size of its own.
 
     The check for finite steps costs no device synchronisation: once a loss, or another of its terms, was bad, that step and all
     later ones change nothing. `raise_if_nonfinite` then reports, once per update, with the weights as they were before.
     """
 
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_names"})
+    decays_weights: ClassVar[bool] = False
     moments: Mapping[str, Tensor]
     """What the optimiser remembers, by name; vectors as long as the weights, and counts ()."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, max_grad_norm: float | None = None):
-        self.flat = FlatParameters(parameters)
-        self.parameters, self.weights = self.flat.parts, self.flat.vector
-        self.max_grad_norm = max_grad_norm
-        # A tensor, because a recorded or compiled step would repeat a number for ever.
-        self._rate = float(learning_rate)
-        self.learning_rate = torch.tensor(self._rate, device=self.weights.device)
+    def __init__(
+        self,
+        parameters: Parameters | Sequence[Group],
+        learning_rate: float | Schedule | None = None,
+    ):
+        """`parameters` with their `learning_rate`, or groups that bring their own."""
+        groups = _groups(parameters, learning_rate)
+        self.flat = FlatParameters([group.parameters for group in groups], trainable=True)
+        self.weights = self.flat.vector
+        sizes = [sum(weight.numel() for weight in _trainable(group.parameters)) for group in groups]
+        bounds = [0, *accumulate(sizes)]
+        self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
+        self.learning_rates = [Scalar(group.learning_rate, self.weights.device) for group in groups]
+        self._decays = [group.weight_decay for group in groups]
+        if any(self._decays) and not self.decays_weights:
+            raise ValueError(f"{type(self).__name__} has no weight decay; AdamW has")
         self._names: tuple[str, ...] = ()
-        self._bad: Tensor | None = None
+        self._bad = torch.zeros(MOST_TERMS, device=self.weights.device)
 
-    def set_learning_rate(self, value: float) -> None:
-        if value != self._rate:  # else nothing to launch
-            self._rate = value
-            self.learning_rate.fill_(value)
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return self.flat.parts
 
-    def step(self, loss: Tensor, terms: Mapping[str, Tensor]) -> StepReport:
-        """One step on `loss`; `terms` are the named scalars to blame if it is not finite. Reports them and the gradient's norm."""
-        # Only these parameters: the loss of an actor passes through critics whose gradients nobody wants.
-        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            gradient = flat(gradients)
-            norm = torch.linalg.vector_norm(gradient)
-            names = (*terms, "grad_norm")
-            report = torch.stack([*(term.detach() for term in terms.values()), norm])
-            if self._bad is None or names != self._names:
-                self._names, self._bad = names, torch.zeros_like(report)
-            # What is not finite differs from itself by NaN. In place, so that it also adds up when a recorded step is replayed.
-            self._bad.logical_or_(report - report != 0)
-            excess = (
-                torch.ones_like(norm) if self.max_grad_norm is None else norm.div(self.max_grad_norm).clamp_min(1.0)
+    @property
+    def learning_rate(self) -> Tensor:
+        """() of the first group."""
+        return self.learning_rates[0].tensor
+
+    def advance(self, progress: float) -> None:
+        """Takes the step sizes at this point of training."""
+        for rate in self.learning_rates:
+            rate.advance(progress)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """(P,) the gradient of a loss () by these weights only: an actor's loss also passes through critics."""
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        if all(gradient is None for gradient in gradients):
+            raise ExecutionError(
+                "the loss depends on none of the weights that this optimiser moves: it would learn nothing"
             )
-            self._move(gradient, excess, self._bad.amax())
-        return StepReport(names, report)
+        return flat(torch.zeros_like(own) if part is None else part for own, part in zip(self.parameters, gradients))
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, terms: Mapping[str, Tensor], max_norm: float | None = None) -> StepReport:
+        """Moves the weights by a gradient (P,), scaled down to `max_norm` if it is longer.
+
+        `terms` are the named scalars to blame if it is not finite. Reports them and the gradient's norm.
+        """
+        norm = torch.linalg.vector_norm(gradient)
+        self._names = (*terms, "grad_norm")
+        report = torch.stack([*(term.detach() for term in terms.values()), norm])
+        # What is not finite differs from itself by NaN. In place, so that it also adds up when a recorded step is replayed.
+        self._bad[: len(report)].logical_or_(report - report != 0)
+        excess = torch.ones_like(norm) if max_norm is None else norm.div(max_norm).clamp_min(1.0)
+        self._move(gradient, excess, self._bad.amax())
+        return StepReport(self._names, report)
 
     @abstractmethod
     def _move(self, gradient: Tensor, excess: Tensor, skip: Tensor) -> None:
@@ -81,8 +122,8 @@ class FlatOptimizer(ABC):
 
     def raise_if_nonfinite(self) -> None:
         """Call once per update: raises NonFiniteError if any step since the last call was not finite."""
-        flags = [] if self._bad is None else self._bad.tolist()
-        if self._bad is not None and any(flags):
+        flags = self._bad.tolist()
+        if any(flags):
             names = [name for name, flag in zip(self._names, flags) if flag]
             self._bad.zero_()
             raise NonFiniteError(
@@ -93,7 +134,7 @@ class FlatOptimizer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         moments = {name: value.clone() for name, value in self.moments.items()}
-        return {"learning_rate": self._rate, "moments": moments}
+        return {"learning_rates": [rate.number for rate in self.learning_rates], "moments": moments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         saved = state["moments"]
@@ -107,7 +148,8 @@ class FlatOptimizer(ABC):
                 )
         for name, value in self.moments.items():
             value.copy_(saved[name])
-        self.set_learning_rate(state["learning_rate"])
+        for rate, number in zip(self.learning_rates, state["learning_rates"], strict=True):
+            rate.set(number)
 
 
 GPU_SLICES, SMALLEST_SLICE = 128, 2048
@@ -121,14 +163,13 @@ class Adam(FlatOptimizer):
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
-        learning_rate: float,
+        parameters: Parameters | Sequence[Group],
+        learning_rate: float | Schedule | None = None,
         *,
         eps: float = 1e-8,
         beta1: float = 0.9,
-        max_grad_norm: float | None = None,
     ):
-        super().__init__(parameters, learning_rate, max_grad_norm)
+        super().__init__(parameters, learning_rate)
         self.eps, self.beta1 = eps, beta1
         self.mean, self.square = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.count = torch.zeros((), device=self.weights.device)
@@ -138,47 +179,38 @@ class Adam(FlatOptimizer):
         self._slice = max(size // GPU_SLICES, SMALLEST_SLICE) if on_gpu else size
 
     def _move(self, gradient: Tensor, excess: Tensor, skip: Tensor) -> None:
-        if torch.compiler.is_compiling() or self.weights.device.type == "mps":
-            self._move_by_formula(gradient / excess, skip)
-            return
         self.count.add_(1 - skip)
-        weights, gradients, means, squares = (
-            vector.split(self._slice) for vector in (self.weights, gradient, self.mean, self.square)
-        )
-        torch._fused_adam_(
-            weights,
-            gradients,
-            means,
-            squares,
-            [],
-            [self.count] * len(weights),
-            lr=self.learning_rate,
-            beta1=self.beta1,
-            beta2=self.BETA2,
-            weight_decay=0.0,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=excess,
-            found_inf=skip,
-        )
-
-    def _move_by_formula(self, gradient: Tensor, skip: Tensor) -> None:
-        """The same in separate operations, which a compiler can join with what comes before."""
-        bad = skip > 0
-        self.count.add_(1 - skip)
-        mean = self.mean + (1 - self.beta1) * (gradient - self.mean)
-        square = self.BETA2 * self.square + (1 - self.BETA2) * gradient * gradient
-        # Stacked, because a compiler for the CPU computes what is stacked once, and other scalars again for every few weights.
-        corrections = torch.stack([1 - self.beta1**self.count, (1 - self.BETA2**self.count).sqrt()])
-        of_mean, of_root = corrections.unbind()
-        change = self.learning_rate / of_mean * mean / (square.sqrt() / of_root + self.eps)
-        self.flat.sub_(torch.where(bad, 0.0, change))
-        self.mean.copy_(torch.where(bad, self.mean, mean))
-        self.square.copy_(torch.where(bad, self.square, square))
+        move = torch._fused_adamw_ if self.decays_weights else torch._fused_adam_
+        for part, rate, decay in zip(self._slices, self.learning_rates, self._decays):
+            weights, gradients, means, squares = (
+                vector[part].split(self._slice) for vector in (self.weights, gradient, self.mean, self.square)
+            )
+            move(
+                weights,
+                gradients,
+                means,
+                squares,
+                [],
+                [self.count] * len(weights),
+                lr=rate.tensor,
+                beta1=self.beta1,
+                beta2=self.BETA2,
+                weight_decay=decay,
+                eps=self.eps,
+                amsgrad=False,
+                maximize=False,
+                grad_scale=excess,
+                found_inf=skip,
+            )
 
 
-class RMSpropTF(FlatOptimizer):
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101, algorithm 2): θ ← θ − lr · λ · θ besides."""
+
+    decays_weights = True
+
+
+class RMSprop(FlatOptimizer):
     """RMSprop as TensorFlow computes it, which A2C's published results rest on:
 
         v ← α v + (1 − α) g²,   θ ← θ − lr · g / √(v + ε),   v starts at 1
@@ -188,14 +220,13 @@ class RMSpropTF(FlatOptimizer):
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
-        learning_rate: float,
+        parameters: Parameters | Sequence[Group],
+        learning_rate: float | Schedule | None = None,
         *,
         alpha: float = 0.99,
         eps: float = 1e-5,
-        max_grad_norm: float | None = None,
     ):
-        super().__init__(parameters, learning_rate, max_grad_norm)
+        super().__init__(parameters, learning_rate)
         self.alpha, self.eps = alpha, eps
         self.square = torch.ones_like(self.weights)
         self.moments = {"square": self.square}
@@ -204,50 +235,64 @@ class RMSpropTF(FlatOptimizer):
         bad = skip > 0
         gradient = gradient / excess
         square = self.alpha * self.square + (1 - self.alpha) * gradient * gradient
-        change = self.learning_rate * gradient / (square + self.eps).sqrt()
-        self.flat.sub_(torch.where(bad, 0.0, change))
+        for part, rate in zip(self._slices, self.learning_rates):
+            change = rate.tensor * gradient[part] / (square[part] + self.eps).sqrt()
+            self.weights[part].sub_(torch.where(bad, 0.0, change))
         self.square.copy_(torch.where(bad, self.square, square))
 
 
 class FlatParameters:
     """Parameters as views of one vector (P,), so that one operation changes them all.
 
-    A compiler is given them one by one: a vector that changes, and views of it beside it, it copies back and forth.
+    Whoever gives a network other weights (`load_state_dict(assign=True)`, `.double().float()`) parts them from the vector;
+    `relink` notices.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]):
-        self.parts = list(parameters)
+    def __init__(self, parameters: Parameters, *, trainable: bool = False):
+        """`trainable` leaves out weights that want no gradient."""
+        self._slots = [
+            (container, name)
+            for container, name in _slots(parameters)
+            if container[name].requires_grad or not trainable
+        ]
+        self.parts = self._present()
         self.vector = flat([own.detach() for own in self.parts])
+        self._link()
+
+    def _present(self) -> list[nn.Parameter]:
+        return [container[name] for container, name in self._slots]
+
+    def _link(self) -> None:
         for own, part in zip(self.parts, split_as(self.parts, self.vector)):
             own.data = part
+        self._pointers = [own.data_ptr() for own in self.parts]
 
-    @torch.no_grad()
-    def sub_(self, change: Tensor) -> None:
-        """Subtracts `change` (P,)."""
-        if not self._one_by_one:
-            self.vector.sub_(change)
+    def relink(self) -> None:
+        """Takes over weights that were replaced since the last call; ExecutionError if they no longer fit."""
+        present = self._present()
+        if [own.data_ptr() for own in present] == self._pointers and all(map(is_, present, self.parts)):
             return
-        for own, part in zip(self.parts, split_as(self.parts, change)):
-            own.sub_(part)
+        for (_, name), before, now in zip(self._slots, split_as(self.parts, self.vector), present):
+            if now is None or now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
+                found = "gone" if now is None else f"{now.dtype} {tuple(now.shape)} on {now.device}"
+                raise ExecutionError(
+                    f"the weight {name!r} is {found} now, and its optimiser was made for {before.dtype} "
+                    f"{tuple(before.shape)} on {before.device}: make the agent anew, or bring the weight back"
+                )
+        self.vector.copy_(flat([own.detach() for own in present]))
+        self.parts = present
+        self._link()
 
     @torch.no_grad()
     def follow(self, other: FlatParameters, rate: float) -> None:
         """θ ← θ + rate · (θ' − θ)."""
-        if not self._one_by_one:
-            self.vector.lerp_(other.vector, rate)
-            return
-        for own, part in zip(self.parts, other.parts):
-            own.lerp_(part, rate)
-
-    @property
-    def _one_by_one(self) -> bool:
-        return torch.compiler.is_compiling()
+        self.vector.lerp_(other.vector, rate)
 
 
-def slow_copy(network: ModuleT) -> tuple[ModuleT, FlatParameters]:
-    """A copy without gradients, and its weights: `weights.follow(optimizer.flat, τ)` lets it follow."""
-    copied = copy.deepcopy(network).requires_grad_(False)
-    return copied, FlatParameters(copied.parameters())
+def slow_copies(*networks: nn.Module) -> tuple[list[Any], FlatParameters]:
+    """Copies without gradients, and their weights: `weights.follow(optimizer.flat, τ)` lets them follow."""
+    copies = [copy.deepcopy(network).requires_grad_(False) for network in networks]
+    return copies, FlatParameters(copies)
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
@@ -258,4 +303,39 @@ def flat(tensors: Iterable[Tensor]) -> Tensor:
 def split_as(tensors: Sequence[Tensor], vector: Tensor) -> list[Tensor]:
     """The way back from `flat`: the parts of a vector (P,) in the shapes of the tensors."""
     parts = vector.split([tensor.numel() for tensor in tensors])
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors)]
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors)]
+
+
+def _groups(parameters: Parameters | Sequence[Group], learning_rate: float | Schedule | None) -> list[Group]:
+    if learning_rate is not None:
+        return [Group(parameters, learning_rate)]  # type: ignore[arg-type]
+    assert not isinstance(parameters, nn.Module | nn.Parameter), "parameters need a learning rate"
+    groups = list(parameters)
+    assert groups and all(isinstance(group, Group) for group in groups), "parameters need a learning rate"
+    return groups
+
+
+def _trainable(parameters: Parameters) -> list[nn.Parameter]:
+    return [container[name] for container, name in _slots(parameters) if container[name].requires_grad]
+
+
+def _slots(parameters: Parameters) -> Iterator[tuple[Any, Any]]:
+    """(container, name) under which each parameter is found, also after it was replaced; each parameter once."""
+    seen: set[int] = set()
+    for container, name in _all_slots(parameters):
+        if id(container[name]) not in seen:
+            seen.add(id(container[name]))
+            yield container, name
+
+
+def _all_slots(parameters: Parameters) -> Iterator[tuple[Any, Any]]:
+    if isinstance(parameters, nn.Parameter):
+        yield [parameters], 0
+    elif isinstance(parameters, nn.Module):
+        for module in parameters.modules():
+            for name, own in module._parameters.items():
+                if own is not None:
+                    yield module._parameters, name
+    else:
+        for part in parameters:
+            yield from _all_slots(part)

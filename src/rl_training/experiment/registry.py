@@ -16,7 +16,7 @@ from rl_training.utils.registry import Registry, checked_reference, import_refer
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
 
-TrainerKind = Literal["on_policy", "off_policy"]
+TrainerKind = Literal["on_policy", "off_policy", "offline"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +71,22 @@ def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
     return _own(algo, name, "dqn_variants", summary)
 
 
-def _actor_critic(algo: str, name: str, module: str, summary: str) -> AlgorithmInfo:
+def _actor_critic(algo: str, name: str, module: str, summary: str, **policy: Any) -> AlgorithmInfo:
     """Networks of the off-policy actor-critic algorithms are as in their papers."""
-    policy = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-    return _own(algo, name, module, summary, policy)
+    wide = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
+    return _own(algo, name, module, summary, {**wide, **policy})
 
 
 _TABLE = (
     _own("a2c", "A2C", "a2c", "Advantage actor-critic: one step per short rollout."),
     _dqn("c51", "C51", "DQN over a categorical distribution of returns."),
-    _actor_critic("crossq", "CrossQ", "crossq", "SAC with batch renormalisation and without target networks."),
+    _actor_critic(
+        "crossq",
+        "CrossQ",
+        "crossq",
+        "SAC with batch renormalisation and without target networks.",
+        critic_hidden_sizes=(1024, 1024),
+    ),
     _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
     _actor_critic("discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions."),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
@@ -126,15 +132,18 @@ def describe_algorithm(
 
 def trainer_kind(rule: type[Algorithm[Any, Any]]) -> TrainerKind:
     """Which training loop drives an update rule: that of its base class."""
-    from rl_training.algorithms.off_policy import OffPolicyAlgorithm
+    from rl_training.algorithms.off_policy import BatchAlgorithm, OffPolicyAlgorithm
     from rl_training.algorithms.on_policy import OnPolicyAlgorithm
 
     if issubclass(rule, OnPolicyAlgorithm):
         return "on_policy"
     if issubclass(rule, OffPolicyAlgorithm):
         return "off_policy"
+    if issubclass(rule, BatchAlgorithm):  # it learns, and does not explore
+        return "offline"
     raise ConfigError(
-        f"{rule.__name__} must be derived from OnPolicyAlgorithm or OffPolicyAlgorithm: that decides which loop trains it"
+        f"{rule.__name__} must be derived from OnPolicyAlgorithm, OffPolicyAlgorithm or BatchAlgorithm: that decides which loop "
+        "trains it"
     )
 
 

@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.distributions import (
     Bernoulli,
@@ -15,10 +16,11 @@ from rl_training.policies.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
-from rl_training.policies.encoders import FlattenEncoder, Observation
+from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
-from rl_training.policies.normalization import ObservationNormalizer, RewardScaler
-from rl_training.policies.policy_config import PolicyConfig
+from rl_training.policies.normalization import RewardScaler
+from rl_training.policies.policy import ActingState, Policy
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, SpaceError
 
 
@@ -90,36 +92,24 @@ class ActionHead(nn.Module):
         return DiagGaussian(outputs, self.log_std)
 
 
-class ActorCritic(nn.Module):
-    """Policy and state-value function, with one shared body or two separate ones.
+class ActorCritic(Policy):
+    """Policy and state-value function on one encoder, with one shared body or two separate ones."""
 
-    Observations enter raw: the normaliser, if there is one, is part of the policy and saved with its weights.
-    """
-
-    observation_normalizer: ObservationNormalizer | None
     reward_scaler: RewardScaler | None
 
-    def __init__(
-        self,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        config: PolicyConfig,
-        *,
-        normalize_observations: bool = False,
-        normalize_rewards: bool = False,
-    ) -> None:
+    def __init__(self, spec: PolicySpec) -> None:
         super().__init__()
-        normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
-        self.observation_normalizer = normalizer
-        self.reward_scaler = RewardScaler() if normalize_rewards else None
-        self.encoder = FlattenEncoder(observation_space)
-        inputs, hidden = self.encoder.features, config.hidden_sizes
-        width = hidden[-1] if hidden else inputs
-        self.actor_body = mlp(inputs, hidden, None, config.activation)
+        config = spec.config
+        self.reward_scaler = RewardScaler() if spec.normalize_rewards else None
+        self.encoder = make_encoder(spec)
+        inputs = self.encoder.features
+        self.actor_body = mlp(inputs, config.actor_sizes, None, config.activation)
         # None, not a second name for the same module: that would put every weight into the state dict twice.
-        self.critic_body = None if config.shared else mlp(inputs, hidden, None, config.activation)
-        self.action_head = ActionHead(width, action_space, log_std_init=config.log_std_init, squash=config.squash)
-        self.value_head = OutputLinear(width, 1)
+        self.critic_body = None if config.shared else mlp(inputs, config.critic_sizes, None, config.activation)
+        self.action_head = ActionHead(
+            (inputs, *config.actor_sizes)[-1], spec.action_space, log_std_init=config.log_std_init, squash=config.squash
+        )
+        self.value_head = OutputLinear((inputs, *config.critic_sizes)[-1], 1)
         if config.orthogonal_init:
             orthogonal_init_(self.actor_body, math.sqrt(2.0))
             if self.critic_body is not None:
@@ -128,29 +118,31 @@ class ActorCritic(nn.Module):
             orthogonal_init_(self.action_head, 0.01)
             orthogonal_init_(self.value_head, 1.0)
 
-    def distribution(self, obs: Observation) -> Distribution:
+    def distribution(self, obs: ObsTensor) -> Distribution:
         """Return the action distribution of a batch of raw observations."""
-        return self.action_head(self.actor_body(self._encode(obs)))
+        return self.action_head(self.actor_body(self.encoder(obs)))
 
-    def value(self, obs: Observation) -> Tensor:
+    def value(self, obs: ObsTensor) -> Tensor:
         """Return the state values (B,) of a batch of raw observations."""
         body = self.actor_body if self.critic_body is None else self.critic_body
-        return self.value_head(body(self._encode(obs))).squeeze(-1)
+        return self.value_head(body(self.encoder(obs))).squeeze(-1)
 
-    def forward(self, obs: Observation) -> tuple[Distribution, Tensor]:
+    def forward(self, obs: ObsTensor) -> tuple[Distribution, Tensor]:
         """Return distribution and values (B,); encoder and a shared body run once."""
-        encoded = self._encode(obs)
+        encoded = self.encoder(obs)
         features = self.actor_body(encoded)
         value_features = features if self.critic_body is None else self.critic_body(encoded)
         return self.action_head(features), self.value_head(value_features).squeeze(-1)
 
     @torch.no_grad()
-    def act(self, obs: Observation, *, generator: RandomSource = None, deterministic: bool = False) -> Tensor:
+    def act(
+        self,
+        obs: ObsTensor,
+        state: ActingState = None,
+        *,
+        generator: RandomSource = None,
+        deterministic: bool = False,
+    ) -> tuple[Tensor, ActingState]:
         """Return actions in policy form, without gradient: a sample, or the mode when deterministic."""
         distribution = self.distribution(obs)
-        return distribution.mode() if deterministic else distribution.sample(generator)
-
-    def _encode(self, obs: Observation) -> Tensor:
-        if self.observation_normalizer is not None:
-            obs = self.observation_normalizer(obs)
-        return self.encoder(obs)
+        return distribution.mode() if deterministic else distribution.sample(generator), state

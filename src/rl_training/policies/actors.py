@@ -45,8 +45,8 @@ class GaussianActor(StochasticActor):
     ) -> None:
         """`make_norm` gives a normalisation of so many features, which goes before every linear layer."""
         super().__init__()
-        self.body = mlp(features, config.hidden_sizes, None, config.activation, make_norm)
-        width = config.hidden_sizes[-1] if config.hidden_sizes else features
+        self.body = mlp(features, config.actor_sizes, None, config.activation, make_norm)
+        width = (features, *config.actor_sizes)[-1]
         self.head = OutputLinear(width, 2 * action_size)
         if config.orthogonal_init:
             orthogonal_init_(self.body, math.sqrt(2.0))
@@ -84,7 +84,7 @@ class CategoricalActor(StochasticActor):
 
 def _network(features: int, outputs: int, config: PolicyConfig) -> nn.Sequential:
     """A perceptron whose first outputs are nearly 0 if it starts from orthogonal weights."""
-    network = mlp(features, config.hidden_sizes, outputs, config.activation)
+    network = mlp(features, config.actor_sizes, outputs, config.activation)
     if config.orthogonal_init:
         orthogonal_init_(network[:-1], math.sqrt(2.0))
         orthogonal_init_(network[-1], 0.01)

@@ -32,13 +32,10 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: Tensor, members: Members = ALL) -> Tensor:
         weight, bias = self.weight[members], self.bias[members]
-        on_cpu = weight.device.type == "cpu"
-        if weight.shape[-1] == 1 and len(weight) > 1 and on_cpu:
+        if weight.shape[-1] == 1 and len(weight) > 1 and weight.device.type == "cpu":
             # Matrix times vector, several times: for a batched product of matrices that takes four times as long.
             return (x * weight.transpose(1, 2)).sum(dim=-1, keepdim=True) + bias
         x = x.expand(len(weight), -1, -1) if x.dim() == 2 else x
-        if torch.compiler.is_compiling() and on_cpu:  # adds the bias along with what follows, not in a pass of its own
-            return torch.bmm(x, weight) + bias
         return torch.baddbmm(bias, x, weight)
 
     @torch.no_grad()

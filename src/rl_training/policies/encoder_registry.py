@@ -26,3 +26,6 @@ ENCODERS: Registry[type] = Registry(
 def register_encoder(name: str, encoder: type | str) -> None:
     """Makes an encoder known under a name: its class, or "module:Class", which is imported when it is needed."""
     ENCODERS.register(name, encoder)
+
+
+register_encoder("flatten", "rl_training.policies.encoders:FlattenEncoder")

@@ -1,29 +1,73 @@
 """From raw observations to the flat float features that networks read.
 
-An encoder is a module with the attribute `features: int` whose forward turns a batch of observations into
-(B, features) float32; policies know nothing else about it.
+An encoder is a module class: made with the observation space and its own settings, with the attribute `features: int`, and a
+forward pass that turns a batch of observations into (B, features) float32. Policies know nothing else about it.
 
 Raw observations: a tensor (B, *shape), or for a Dict space one such tensor per key. Discrete: (B,) int64.
 """
 
 import math
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.utils.errors import SpaceError
-
-Observation: TypeAlias = Tensor | dict[str, Tensor]
+from rl_training.execution.batches import ObsTensor
+from rl_training.policies.encoder_registry import ENCODERS
+from rl_training.policies.normalization import ObservationNormalizer
+from rl_training.policies.spec import PolicySpec
+from rl_training.utils.errors import ConfigError, SpaceError
 
 _SUPPORTED = "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of those."
 
 
-def count_of(obs: Observation) -> int:
-    """How many observations a batch holds."""
-    return len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
+class ObservationEncoder(nn.Module):
+    """Normaliser and encoder of a policy, made by `make_encoder`: raw observations → features (B, features).
+
+    The normaliser is saved, copied and exported with the weights, so nobody can forget it.
+    """
+
+    def __init__(self, network: nn.Module, normalizer: ObservationNormalizer | None, features: int) -> None:
+        super().__init__()
+        self.normalizer, self.network, self.features = normalizer, network, features
+
+    def forward(self, obs: ObsTensor) -> Tensor:
+        return self.network(obs if self.normalizer is None else self.normalizer(obs))
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it has weights that somebody must train."""
+        return any(weight.requires_grad for weight in self.network.parameters())
+
+    def update_statistics(self, obs: ObsTensor) -> None:
+        """Lets the normaliser, if there is one, take in a batch of raw observations."""
+        if self.normalizer is not None:
+            self.normalizer.update(obs)
+
+    def copy_statistics(self, other: "ObservationEncoder") -> None:
+        """Sees observations as the other encoder does."""
+        if self.normalizer is not None and other.normalizer is not None:
+            self.normalizer.load_state_dict(other.normalizer.state_dict())
+
+
+def make_encoder(spec: PolicySpec) -> ObservationEncoder:
+    """The encoder that `policy.encoder` names for this observation space, with the normaliser if there is one."""
+    space, (name, settings) = spec.observation_space, spec.config.encoder_choice
+    check_observation_space(space)
+    kind = FlattenEncoder if name == "auto" else ENCODERS[name]
+    try:
+        network: Any = kind(space, **settings)
+    except TypeError as error:
+        raise ConfigError(f"policy.encoder: {name} cannot be made with the settings {settings}: {error}") from error
+    features = getattr(network, "features", None)
+    if not isinstance(network, nn.Module) or not isinstance(features, int):
+        raise ConfigError(
+            f"policy.encoder: {name} must be a torch module with the attribute `features`, the length of what it puts out; "
+            f"got {features!r}"
+        )
+    return ObservationEncoder(network, ObservationNormalizer(space) if spec.normalize_observations else None, features)
 
 
 def check_observation_space(space: spaces.Space) -> None:
@@ -79,7 +123,7 @@ class FlattenEncoder(nn.Module):
         self._encoders = nn.ModuleList(encoders)
         self.features = sum(encoder.features for encoder in encoders)
 
-    def forward(self, obs: Observation) -> Tensor:
+    def forward(self, obs: ObsTensor) -> Tensor:
         """Encode raw observations into (B, features) float32."""
         if isinstance(obs, Tensor):
             return self._encoders[0](obs)

@@ -35,34 +35,11 @@ def in_float32(layer: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
         return layer(x.float(), *args)
 
 
-NARROW = 32
-"""Inputs up to which the order of a product matters to its speed."""
-
-
-class HiddenLinear(nn.Linear):
-    """A layer before an activation."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.in_features <= NARROW and x.dim() == 2 and x.device.type == "cpu" and torch.compiler.is_compiling():
-            # Weights that lie the other way round have xᵀg as their gradient, not gᵀx, which takes up to five times as long.
-            return torch.addmm(self.bias, x, self.weight.t().contiguous())
-        return super().forward(x)
-
-
 class OutputLinear(nn.Linear):
     """The last layer of a network, always computed in float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         return in_float32(super().forward, x)
-
-
-class Layers(nn.Sequential):
-    """Layers one after another, called directly: at the batch sizes of a rollout a module call costs as much as its work."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self._modules.values():
-            x = layer.forward(x)
-        return x
 
 
 def mlp(
@@ -86,11 +63,11 @@ def mlp(
     layers = norm(in_features)
     width = in_features
     for size in hidden_sizes:
-        layers += [HiddenLinear(width, size), activate(), *norm(size)]
+        layers += [nn.Linear(width, size), activate(), *norm(size)]
         width = size
     if out_features is not None:
         layers.append(OutputLinear(width, out_features))
-    return Layers(*layers)
+    return nn.Sequential(*layers)
 
 
 def orthogonal_init_(module: nn.Module, gain: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.policies.encoders import Observation, check_observation_space
+from rl_training.execution.batches import ObsTensor
 
 EPSILON = 1e-8
 """Added to a variance before its root is taken."""
@@ -85,20 +85,19 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, observation_space: spaces.Space) -> None:
         super().__init__()
-        check_observation_space(observation_space)
         entries = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         boxes = {k: s for k, s in entries.items() if isinstance(s, spaces.Box) and s.dtype != np.uint8}
         self._keys = tuple(boxes)
         # A list: keys of a Dict space may hold dots or be named like a method, which ModuleDict refuses.
         self.moments = nn.ModuleList(RunningMoments(box.shape) for box in boxes.values())
 
-    def forward(self, obs: Observation) -> Observation:
+    def forward(self, obs: ObsTensor) -> ObsTensor:
         """Return the observations with each normalised entry as clip((x - mean) / std) in float32."""
         if isinstance(obs, Tensor):
             return self.moments[0](obs) if len(self.moments) else obs
         return obs | {key: moments(obs[key]) for key, moments in zip(self._keys, self.moments)}
 
-    def update(self, obs: Observation) -> None:
+    def update(self, obs: ObsTensor) -> None:
         """Take in a batch of raw observations."""
         for key, moments in zip(self._keys, self.moments):
             assert isinstance(moments, RunningMoments)

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.execution.batches import ObsTensor, count_of
 from rl_training.execution.draws import RandomSource, uniform
-from rl_training.policies.encoders import FlattenEncoder, Observation, count_of
+from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import ACTIVATIONS, in_float32, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
-from rl_training.policies.normalization import ObservationNormalizer
-from rl_training.policies.policy_config import PolicyConfig
+from rl_training.policies.policy import ActingState, Policy
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import SpaceError
 
 ReturnDistribution: TypeAlias = Literal["none", "categorical", "quantile", "implicit"]
@@ -60,30 +61,21 @@ def midpoints(count: int) -> Tensor:
     return (2.0 * torch.arange(count, dtype=torch.float32) + 1.0) / (2.0 * count)
 
 
-class QNetwork(nn.Module):
+class QNetwork(Policy):
     """Observation → encoder → body → head, for discrete actions counted from 0.
 
     With two hidden layers or more the last one belongs to the head: dueling gives each stream its own, noise is in it too,
-    and implicit quantiles are mixed in before it, as in the papers. Observations enter raw: the normaliser, if there is
-    one, is part of the network and saved with its weights.
+    and implicit quantiles are mixed in before it, as in the papers.
     """
 
-    observation_normalizer: ObservationNormalizer | None
     support: Tensor
     """Returns z_0 … z_{N−1} of a categorical head, (N,)."""
     taus: Tensor
     """Fractions τ̂ of a quantile head, or those an implicit one acts with when it must not draw them, (N,)."""
 
-    def __init__(
-        self,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        config: PolicyConfig,
-        *,
-        normalize_observations: bool = False,
-        head: HeadConfig | None = None,
-    ) -> None:
+    def __init__(self, spec: PolicySpec, head: HeadConfig | None = None) -> None:
         super().__init__()
+        action_space, config = spec.action_space, spec.config
         if not isinstance(action_space, spaces.Discrete):
             raise SpaceError(
                 f"A Q-network needs a Discrete action space, got {action_space}.\n"
@@ -92,8 +84,7 @@ class QNetwork(nn.Module):
         head = head or HeadConfig()
         self.distribution = head.distribution
         self.num_actions = int(action_space.n)
-        self.observation_normalizer = ObservationNormalizer(observation_space) if normalize_observations else None
-        self.encoder = FlattenEncoder(observation_space)
+        self.encoder = make_encoder(spec)
         hidden = config.hidden_sizes
         head_hidden = hidden[-1] if len(hidden) > 1 else None
         body = hidden if head_hidden is None else hidden[:-1]
@@ -102,7 +93,9 @@ class QNetwork(nn.Module):
         self.embedding = _TauEmbedding(width) if head.distribution == "implicit" else None
         self.head = _Head(width, head_hidden, self.num_actions, config.activation, head)
         if config.orthogonal_init:
-            orthogonal_init_(self, math.sqrt(2.0))
+            for part in (self.body, self.embedding, self.head):
+                if part is not None:
+                    orthogonal_init_(part, math.sqrt(2.0))
             self.head.initialize_outputs_(1.0)
 
         support = torch.linspace(head.v_min, head.v_max, head.num_atoms)
@@ -112,14 +105,14 @@ class QNetwork(nn.Module):
         # Listed once: walking the module tree for every draw would cost more than the draw.
         self._noisy_layers = tuple(layer for layer in self.head.modules() if isinstance(layer, NoisyLinear))
 
-    def forward(self, obs: Observation, taus: Tensor | None = None, *, noisy: bool = True) -> Tensor:
+    def forward(self, obs: ObsTensor, taus: Tensor | None = None, *, noisy: bool = True) -> Tensor:
         """Return what the head gives for raw observations.
 
         Values (B, A); categorical: log-probabilities of the support (B, A, N); quantile: the returns at `self.taus`
         (B, A, N); implicit: the returns at the fractions `taus` (B, N), which no other head takes, (B, A, N).
         Noisy layers use their noise with `noisy` in training mode, and their mean weights otherwise.
         """
-        features = self.body(self._encode(obs))
+        features = self.body(self.encoder(obs))
         if (taus is None) != (self.embedding is None):
             raise ValueError("taus are for implicit quantile heads, and needed there")
         if self.embedding is not None:
@@ -139,7 +132,7 @@ class QNetwork(nn.Module):
             return (outputs.exp() * self.support).sum(dim=-1)
         return outputs.mean(dim=-1)
 
-    def q_values(self, obs: Observation, taus: Tensor | None = None, *, noisy: bool = True) -> Tensor:
+    def q_values(self, obs: ObsTensor, taus: Tensor | None = None, *, noisy: bool = True) -> Tensor:
         """Return action values (B, A); an implicit head averages over `taus` (B, K), evenly spread ones if not given."""
         if self.distribution == "implicit" and taus is None:
             taus = self.taus.expand(count_of(obs), -1)
@@ -159,12 +152,13 @@ class QNetwork(nn.Module):
     @torch.no_grad()
     def act(
         self,
-        obs: Observation,
+        obs: ObsTensor,
+        state: ActingState = None,
         *,
         generator: RandomSource = None,
         deterministic: bool = False,
         epsilon: float | Tensor = 0.0,
-    ) -> Tensor:
+    ) -> tuple[Tensor, ActingState]:
         """Return actions (B,) int64: the best one, or with probability `epsilon` (number or tensor ()) any one, drawn uniformly.
 
         Unless deterministic, noisy layers in training mode get new noise and an implicit head draws its τs.
@@ -173,22 +167,17 @@ class QNetwork(nn.Module):
         if deterministic and not greedy:
             raise ValueError("a deterministic action has no epsilon")
         if deterministic:
-            return self.q_values(obs, noisy=False).argmax(dim=-1)
+            return self.q_values(obs, noisy=False).argmax(dim=-1), state
         batch = count_of(obs)
         if self.training:
             self.sample_noise(generator)
         actions = self.q_values(obs, self.sample_taus(batch, ACTING_TAUS, generator)).argmax(dim=-1)
         if greedy:
-            return actions
+            return actions, state
         explore, choice = uniform((2, batch), generator, actions.device)
         # In float32, u · A may round up to A itself.
         anything = (choice * self.num_actions).long().clamp_(max=self.num_actions - 1)
-        return torch.where(explore < epsilon, anything, actions)
-
-    def _encode(self, obs: Observation) -> Tensor:
-        if self.observation_normalizer is not None:
-            obs = self.observation_normalizer(obs)
-        return self.encoder(obs)
+        return torch.where(explore < epsilon, anything, actions), state
 
 
 class _TauEmbedding(nn.Module):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
+from rl_training.policies.policy import Policy
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Every:
 class Evaluate(Callback):
     """Evaluates every so many environment steps, and once more when the training is complete."""
 
-    def __init__(self, evaluator: Evaluator, policy: nn.Module, *, every: int, episodes: int, deterministic: bool):
+    def __init__(self, evaluator: Evaluator, policy: Policy, *, every: int, episodes: int, deterministic: bool):
         self._evaluator, self._policy = evaluator, policy
         self._every, self._episodes, self._deterministic = Every(every), episodes, deterministic
         self.last_step = -1
@@ -138,7 +137,7 @@ class StopOnTime(Callback):
             trainer.stop(f"time limit of {self.max_seconds:g} s reached")
 
 
-class Checkpoint(Callback):
+class SaveCheckpoints(Callback):
     """Saves at the start, every so many environment steps, at each new best evaluation, and at the end.
 
     `save(step, best)` does the writing; where to is not this layer's business.

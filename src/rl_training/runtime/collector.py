@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,20 +13,15 @@ from torch import Tensor
 
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.rollout_buffer import ObsTensor, RolloutBuffer
+from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
-from rl_training.execution.batches import on_device
-from rl_training.execution.steps import Acting
+from rl_training.execution.batches import ObsTensor, mapped, on_device
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.executor import Executor
+from rl_training.policies.policy import ActingState, Policy, restarted
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
-
-
-class ActingPolicy(Protocol):
-    """What acting needs of a policy."""
-
-    def act(self, obs: Any, *, generator: Any = None, deterministic: bool = False) -> Tensor: ...
-
 
 HOST = torch.device("cpu")
 
@@ -102,28 +97,41 @@ class EpisodeStatistics:
 class Collector:
     """What every collector carries from call to call: environments, a random stream for actions, episode statistics."""
 
-    def __init__(self, stepper: EnvStepper, *, seed: int, device: torch.device, timer: StageTimer):
-        self.stepper, self.device, self.timer, self.seed = stepper, device, timer, seed
+    def __init__(self, stepper: EnvStepper, policy: Policy, *, seed: int, device: torch.device, timer: StageTimer):
+        self.stepper, self.policy, self.device, self.timer, self.seed = stepper, policy, device, timer, seed
+        self.acting_state: ActingState = policy.initial_state(stepper.num_envs)
+        """What the policy remembers of each environment's episode."""
         self.adapter = ActionAdapter(stepper.envs.single_action_space)
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, "actions"))
         self.statistics = EpisodeStatistics(stepper.num_envs)
 
     def reset(self) -> None:
         self.stepper.reset(derive_seed(self.seed, "training envs"))
+        self.acting_state = self.policy.initial_state(self.stepper.num_envs)
+
+    def _remember(self, state: ActingState, record: StepRecord) -> None:
+        """Keeps what the policy remembers, and starts anew where episodes ended."""
+        if state is not None:
+            initial = self.policy.initial_state(self.stepper.num_envs)
+            self.acting_state = restarted(state, initial, torch.from_numpy(record.ended))
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "envs": self.stepper.state_dict(),
             "generator": self.generator.get_state(),
             "statistics": self.statistics.state_dict(),
+            "acting_state": mapped(Tensor.clone, self.acting_state),
         }
 
     def load_state_dict(self, state: dict[str, Any], resume_count: int = 0) -> None:
         self.generator.set_state(state["generator"])
         self.statistics.load_state_dict(state["statistics"])
         self.stepper.load_state_dict(state["envs"], derive_seed(self.seed, "training envs", "resume", resume_count))
-        if self.stepper.resume_grade != "exact":
+        if self.stepper.resume_grade == "exact":
+            self.acting_state = on_device(state["acting_state"], self.device)
+        else:
             self.statistics.forget_running()
+            self.acting_state = self.policy.initial_state(self.stepper.num_envs)
 
 
 class RolloutCollector(Collector):
@@ -132,31 +140,35 @@ class RolloutCollector(Collector):
     def __init__(
         self,
         stepper: EnvStepper,
-        policy: ActingPolicy,
+        policy: Policy,
         buffer: RolloutBuffer,
         *,
-        seed: int,
-        device: torch.device,
-        timer: StageTimer,
+        executor: Executor,
+        **common: Any,
     ):
-        super().__init__(stepper, seed=seed, device=device, timer=timer)
-        self.policy, self.buffer = policy, buffer
-        self._act = Acting(lambda obs, random: policy.act(obs, generator=random), device)
+        super().__init__(stepper, policy, **common)
+        self.buffer = buffer
+        self._act = executor.for_owner(policy).function(self._sampled)
+
+    def _sampled(self, obs: ObsTensor, state: ActingState, random: RandomSource) -> tuple[Tensor, ActingState]:
+        return self.policy.act(obs, state, generator=random)
 
     def collect(self) -> tuple[RolloutBuffer, int]:
         """Runs `buffer.num_steps` steps in every environment; returns the buffer and the number of valid steps."""
         buffer, timer, clock = self.buffer, self.timer, time.perf_counter
         buffer.clear()
+        buffer.initial_state = mapped(Tensor.clone, self.acting_state)
         valid_steps = 0
         obs = obs_to_torch(self.stepper.obs, self.device)
         while not buffer.full:
             begin = clock()
-            actions = self._act(obs, generator=self.generator)
+            actions, state = self._act(obs, self.acting_state, self.generator)
             env_actions = self.adapter.to_env(actions.cpu().numpy())
             acted = clock()
             record = self.stepper.step(env_actions)
             stepped = clock()
             self.statistics.add(record)
+            self._remember(state, record)
             valid_steps += int(np.count_nonzero(record.valid))
             buffer.add(
                 obs=obs,
@@ -181,16 +193,13 @@ class ReplayCollector(Collector):
     def __init__(
         self,
         stepper: EnvStepper,
-        algorithm: OffPolicyAlgorithm[Any],
+        algorithm: OffPolicyAlgorithm,
         buffer: ReplayBuffer,
-        *,
-        seed: int,
-        device: torch.device,
-        timer: StageTimer,
+        **common: Any,
     ):
-        super().__init__(stepper, seed=seed, device=device, timer=timer)
-        self.algorithm, self.buffer = algorithm, buffer
-        self._random_actions = np.random.default_rng(derive_seed(seed, "random actions"))
+        super().__init__(stepper, algorithm.policy, **common)
+        self.algorithm, self.buffer, self.explorer = algorithm, buffer, algorithm.make_explorer()
+        self._random_actions = np.random.default_rng(derive_seed(self.seed, "random actions"))
 
     def collect(self, *, progress: float, random: bool, before_step: Callable[[], None]) -> int:
         """One step in every environment, with uniformly random actions if `random`; returns the number of valid steps.
@@ -201,10 +210,12 @@ class ReplayCollector(Collector):
         obs = obs_to_torch(self.stepper.obs, HOST)
         # Actions come when the GPU has finished learning and copying; only random ones come before.
         seen = on_device(obs, self.device, wait=random)
+        state = self.acting_state
         if random:
             actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs))
         else:
-            actions = self.algorithm.explore(seen, generator=self.generator, progress=progress).cpu()
+            actions, state = self.explorer.act(seen, state, generator=self.generator, progress=progress)
+            actions = actions.cpu()
         env_actions = self.adapter.to_env(actions.numpy())
         acted = time.perf_counter()
         before_step()
@@ -212,7 +223,9 @@ class ReplayCollector(Collector):
         record = self.stepper.step(env_actions)
         stepped = time.perf_counter()
         self.statistics.add(record)
-        self.algorithm.observe(seen, torch.from_numpy(record.terminated | record.truncated | ~record.valid))
+        self.algorithm.update_statistics(seen)
+        self.explorer.episodes_ended(torch.from_numpy(record.ended))
+        self._remember(state, record)
         self.buffer.add(
             obs=obs,
             actions=actions,
@@ -228,8 +241,10 @@ class ReplayCollector(Collector):
         return int(np.count_nonzero(record.valid))
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "random_actions": dict(self._random_actions.bit_generator.state)}
+        random_actions = dict(self._random_actions.bit_generator.state)
+        return {**super().state_dict(), "random_actions": random_actions, "explorer": self.explorer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], resume_count: int = 0) -> None:
         super().load_state_dict(state, resume_count)
         self._random_actions.bit_generator.state = state["random_actions"]
+        self.explorer.load_state_dict(state["explorer"])

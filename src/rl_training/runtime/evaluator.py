@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from torch import nn
 
 from rl_training.envs.contract import EnvStepper
+from rl_training.policies.policy import Policy, restarted
 from rl_training.runtime.collector import obs_to_torch
+from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
@@ -64,14 +65,6 @@ class EvaluationResult:
         return {**asdict(self), "episodes": self.episodes, "mean_length": self.mean_length}
 
 
-def bootstrap_interval(values: np.ndarray[Any, Any], resamples: int = 2000) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean, with a fixed generator so that it repeats."""
-    generator = np.random.default_rng(0)
-    means = values[generator.integers(len(values), size=(resamples, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
 class Evaluator:
     """Plays complete episodes with a policy.
 
@@ -90,7 +83,7 @@ class Evaluator:
         self.seed, self.device = seed, device
         self._stepper: EnvStepper | None = None
 
-    def evaluate(self, policy: nn.Module, episodes: int, *, deterministic: bool, stream: int = 0) -> EvaluationResult:
+    def evaluate(self, policy: Policy, episodes: int, *, deterministic: bool, stream: int = 0) -> EvaluationResult:
         """`stream` (the training step) selects the episodes' seeds, so the same call gives the same episodes."""
         with preserved_global_rng():
             was_training = policy.training
@@ -100,7 +93,7 @@ class Evaluator:
             finally:
                 policy.train(was_training)
 
-    def _play(self, policy: Any, episodes: int, deterministic: bool, seed: int) -> EvaluationResult:
+    def _play(self, policy: Policy, episodes: int, deterministic: bool, seed: int) -> EvaluationResult:
         count = min(self._num_envs, episodes)
         if self._stepper is None or self._stepper.num_envs != count:
             self.close()
@@ -114,10 +107,13 @@ class Evaluator:
         lengths: list[list[int]] = [[] for _ in range(count)]
         successes: list[float] = []
         stepper.reset(seed)
+        state = policy.initial_state(count)
         while (quota > 0).any():
             obs = obs_to_torch(stepper.obs, self.device)
-            actions = policy.act(obs, generator=generator, deterministic=deterministic)
+            actions, state = policy.act(obs, state, generator=generator, deterministic=deterministic)
             record = stepper.step(adapter.to_env(actions.cpu().numpy()))
+            if state is not None:
+                state = restarted(state, policy.initial_state(count), torch.from_numpy(record.ended))
             running += record.rewards * record.valid
             steps += record.valid
             for index in np.flatnonzero(record.terminated | record.truncated):

@@ -47,8 +47,6 @@ class Learned:
 
     metrics: Metrics
     seconds: float
-    """Without compiling."""
-    compile_seconds: float
 
 
 class Learner:
@@ -104,10 +102,10 @@ class Learner:
             raise self._death() from None
         if isinstance(answer, BaseException):
             raise answer
-        weights, state, metrics, seconds, compile_seconds = answer
+        weights, state, metrics, seconds = answer
         _copy(weights, self._weights)
         self._algorithm.load_state_dict(_tensors(state))
-        return Learned(_tensors(metrics), seconds, compile_seconds)
+        return Learned(_tensors(metrics), seconds)
 
     def _death(self) -> LearnerError:
         assert self._process is not None
@@ -147,11 +145,10 @@ def _learn_from(connection: Connection) -> None:
     while True:
         rollout, progress = connection.recv()
         buffer.load_state_dict(_tensors(rollout))
-        compiled, begin = algorithm.compile_seconds, time.perf_counter()
+        begin = time.perf_counter()
         metrics = algorithm.update(buffer, progress)
-        compiling = algorithm.compile_seconds - compiled
-        seconds = time.perf_counter() - begin - compiling
-        connection.send((own_weights, _arrays(algorithm.state_dict()), _arrays(metrics), seconds, compiling))
+        seconds = time.perf_counter() - begin
+        connection.send((own_weights, _arrays(algorithm.state_dict()), _arrays(metrics), seconds))
 
 
 def _send_all(outbox: Queue[Any], connection: Connection) -> None:

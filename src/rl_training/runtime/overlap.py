@@ -12,11 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm
-from rl_training.execution.draws import RandomSource
-from rl_training.execution.steps import computed, precision_of
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.learner import Learned, Learner, Twin
 
@@ -28,7 +25,6 @@ class Overlap:
 
     def __init__(self, algorithm: OnPolicyAlgorithm[Any], collector: RolloutCollector, twin: Twin):
         self._algorithm, self._collector, self._learner = algorithm, collector, Learner(algorithm, twin)
-        self._judged = computed(algorithm, self._judge)
         self._waiting = False
         """Whether the collector's buffer holds a rollout that this process knows no update from yet."""
         self._sent = False
@@ -69,15 +65,10 @@ class Overlap:
     def _complete(self) -> None:
         """Adds to a rollout what after the next update nobody could tell."""
         rollout = self._collector.buffer
-        actions, generator = rollout.actions.flatten(0, 1), self._algorithm.generator
-        with self._collector.timer.stage("inference", self._algorithm):
-            logprobs = self._judged(rollout.flat_obs(), actions, generator=generator)
+        with self._collector.timer.stage("inference"), self._algorithm.autocast():
+            distribution = self._algorithm.policy.distribution(rollout.flat_obs())
+        logprobs = distribution.log_prob(rollout.actions.flatten(0, 1))
         rollout.logprobs, rollout.has_logprobs = logprobs.view(rollout.actions.shape[:2]), True
-
-    def _judge(self, obs: Any, actions: Tensor, random: RandomSource) -> Tensor:
-        """Log-probabilities (B,) of actions (B, ...)."""
-        with precision_of(self._algorithm):
-            return self._algorithm.policy.distribution(obs).log_prob(actions)
 
     def state_dict(self) -> dict[str, Any] | None:
         """The rollout that waits."""

@@ -1,7 +1,7 @@
 """Rollouts that never leave the device: policy, environments, buffer and episode statistics meet there, and are read once.
 
 `TensorRolloutCollector._play` waits for nothing and writes only into tensors that exist before it starts, step by step at fixed
-places, so that on a GPU a whole rollout is recorded as a CUDA graph. Where updates are compiled, so is the step of a rollout.
+places, so that on a GPU a whole rollout is recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from torch import Tensor
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.builtin.tensor_envs import TensorVectorEnv
 from rl_training.envs.contract import EnvStepper
-from rl_training.execution.draws import RandomSource
-from rl_training.execution.graphs import WARM_UP_CALLS, aside, recorded_graph
-from rl_training.execution.steps import CompiledDraws
-from rl_training.runtime.collector import ActingPolicy, EpisodeStatistics, RolloutCollector
+from rl_training.execution.executor import Executor
+from rl_training.execution.graphs import aside, recorded_graph
+from rl_training.execution.owned import Owned, Watch
+from rl_training.policies.policy import Policy
+from rl_training.runtime.collector import EpisodeStatistics, RolloutCollector
 from rl_training.utils.spaces import Array
 
-_Stepped = tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]
-"""What a step yields for the buffer and the statistics, then states, step counts and running sums after it."""
-
-STEPS_PER_CALL = 16
-"""Most steps in one compiled function: calling it costs as much as several steps of a few environments."""
+WARM_UP_CALLS = 3
+"""Rollouts before one is recorded, so that libraries have allocated what they keep."""
 
 
 class TensorEpisodeStatistics(EpisodeStatistics):
@@ -49,16 +47,6 @@ class TensorEpisodeStatistics(EpisodeStatistics):
         self._running[1].add_(1.0)
         self._history[:, t].copy_(self._running)
         self._running.masked_fill_(ended, 0.0)
-
-    @property
-    def running(self) -> Tensor:
-        """(2, N): returns and lengths of the episodes under way."""
-        return self._running
-
-    def write_all(self, history: Tensor, running: Tensor) -> None:
-        """Takes in a whole rollout: the sums (T, 2, N) after each step, and those (2, N) to go on with."""
-        self._history.copy_(history.transpose(0, 1))
-        self._running.copy_(running)
 
     def read(self, ended: Tensor) -> None:
         """Fetches what ended in the steps written, (T, N), in the order in which it did: the one wait of a rollout."""
@@ -100,17 +88,17 @@ class TensorRolloutCollector(RolloutCollector):
     def __init__(
         self,
         stepper: EnvStepper,
-        policy: ActingPolicy,
+        policy: Policy,
         buffer: RolloutBuffer,
         *,
-        compiled: bool = False,
+        executor: Executor,
         **common: Any,
     ):
-        super().__init__(stepper, policy, buffer, **common)
+        super().__init__(stepper, policy, buffer, executor=executor, **common)
         assert isinstance(stepper.envs, TensorVectorEnv)
-        self._steps_per_call = _largest_divisor(buffer.num_steps, STEPS_PER_CALL)
-        self._compiled = CompiledDraws(self._steps, self.device) if compiled else None
+        self._records = executor.records and self.device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._watch: Watch | None = None
         self._played = 0
         self.envs = stepper.envs
         self.statistics: TensorEpisodeStatistics = TensorEpisodeStatistics(
@@ -122,9 +110,7 @@ class TensorRolloutCollector(RolloutCollector):
     def collect(self) -> tuple[RolloutBuffer, int]:
         buffer = self.buffer
         buffer.clear()
-        if self._compiled is not None:
-            self._play_compiled(self._compiled)
-        elif self.device.type == "cuda":
+        if self._records:
             self._play_recorded()
         else:
             self._play()
@@ -139,7 +125,7 @@ class TensorRolloutCollector(RolloutCollector):
         obs = self.envs.observe()
         for t in range(buffer.num_steps):
             begin = clock()
-            actions = self.policy.act(obs, generator=self.generator)
+            actions, _ = self.policy.act(obs, generator=self.generator)
             acted = clock()
             step = self.envs.step_tensors(self._env_form(actions))
             stepped = clock()
@@ -161,13 +147,16 @@ class TensorRolloutCollector(RolloutCollector):
         self._last_obs.copy_(obs)
 
     def _play_recorded(self) -> None:
-        """One rollout; after the first few, all of it is replayed as a CUDA graph."""
+        """One rollout; after the first few, all of it is replayed as a CUDA graph, until something in the policy is replaced."""
+        if self._watch is not None and not self._watch.holds():
+            self._graph = self._watch = None
         if self._graph is None:
             with aside(torch.cuda.Stream(self.device)):
                 self._play()
             self._played += 1
-            if self._played == WARM_UP_CALLS:
-                self._graph = self._record()
+            if self._played >= WARM_UP_CALLS:
+                owned = Owned(self.policy)
+                self._graph, self._watch = self._record(), owned.watch(owned.tensors)
         else:
             with self.timer.stage("env"):  # with inference and buffer: they are one graph
                 self._graph.replay()
@@ -175,47 +164,6 @@ class TensorRolloutCollector(RolloutCollector):
     def _record(self) -> torch.cuda.CUDAGraph:
         generators = (self.generator, self.envs.generator)
         return recorded_graph(self._play, generators, torch.cuda.Stream(self.device))[0]
-
-    def _play_compiled(self, step: CompiledDraws[_Stepped]) -> None:
-        """One rollout of compiled steps, whose results are put into the buffer all at once."""
-        begin = time.perf_counter()
-        compiling, envs, statistics = step.seconds, self.envs, self.statistics
-        states, steps, running = envs.states, envs.steps, statistics.running
-        played: list[tuple[Tensor, ...]] = []
-        for _ in range(self.buffer.num_steps // self._steps_per_call):
-            fresh = envs.fresh_states(self._steps_per_call)
-            results, states, steps, running = step(states, steps, running, fresh, generator=self.generator)
-            played.append(results)
-        *fields, history = (torch.cat(column) for column in zip(*played))
-        self.buffer.write_all(*fields)
-        statistics.write_all(history, running)
-        envs.states.copy_(states)
-        envs.steps.copy_(steps)
-        self._last_obs.copy_(envs.observe())
-        compiling = step.seconds - compiling
-        self.timer.add("compile", compiling)
-        self.timer.add(
-            "env", time.perf_counter() - begin - compiling
-        )  # with inference and buffer: they are one function
-
-    def _steps(self, states: Tensor, steps: Tensor, running: Tensor, fresh: Tensor, random: RandomSource) -> _Stepped:
-        """As many steps as there are fresh states (K, N, S); what they yield is (K, ...)."""
-        played: list[tuple[Tensor, ...]] = []
-        for fresh_states in fresh.unbind():
-            results, states, steps, running = self._step(states, steps, running, fresh_states, random)
-            played.append(results)
-        return tuple(torch.stack(column) for column in zip(*played)), states, steps, running
-
-    def _step(self, states: Tensor, steps: Tensor, running: Tensor, fresh: Tensor, random: RandomSource) -> _Stepped:
-        """Acts and steps once, as a function of everything that changes."""
-        obs = self.envs.observations(states)
-        actions = self.policy.act(obs, generator=random)
-        step, states, steps = self.envs.advance(states, steps, self._env_form(actions), fresh)
-        ended = step.terminated | step.truncated
-        running = running + torch.stack((step.rewards, torch.ones_like(step.rewards)))
-        truncated = step.truncated & ~step.terminated
-        results = (obs, actions, step.rewards, ended, truncated, step.final_obs, running)
-        return results, states, steps, running.masked_fill(ended, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         self.stepper.obs = self._last_obs.cpu().numpy()  # the stepper was not asked to step
@@ -232,24 +180,20 @@ class TensorRolloutCollector(RolloutCollector):
 
 def rollout_collector(
     stepper: EnvStepper,
-    policy: ActingPolicy,
+    policy: Policy,
     buffer: RolloutBuffer,
-    *,
-    compiled: bool = False,
     **common: Any,
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
 
-    A wrapped tensor environment goes through NumPy, because wrappers change what it says. `common` is what every collector takes.
+    A wrapped tensor environment goes through NumPy, because wrappers change what it says, and so does one for a policy with a memory.
+    `common` is what every collector takes.
     """
     envs = stepper.envs
-    if isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
-        return TensorRolloutCollector(stepper, policy, buffer, compiled=compiled, **common)
+    stateless = policy.initial_state(stepper.num_envs) is None
+    if stateless and isinstance(envs, TensorVectorEnv) and envs.states.device == buffer.rewards.device:
+        return TensorRolloutCollector(stepper, policy, buffer, **common)
     return RolloutCollector(stepper, policy, buffer, **common)
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    return next(divisor for divisor in range(min(number, most), 0, -1) if number % divisor == 0)
 
 
 def _action_converter(space: spaces.Space[Any], device: torch.device) -> Callable[[Tensor], Tensor]:

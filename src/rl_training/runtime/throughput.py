@@ -5,10 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rl_training.algorithms.base import Algorithm
 
 
 class StageTimer:
@@ -39,16 +35,13 @@ class StageTimer:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     @contextmanager
-    def stage(self, name: str, algorithm: Algorithm[Any, Any] | None = None) -> Iterator[None]:
-        """Times the block; what the algorithm spends on compiling inside it is kept apart."""
-        begin, compiled = time.perf_counter(), 0.0 if algorithm is None else algorithm.compile_seconds
+    def stage(self, name: str) -> Iterator[None]:
+        """Times the block."""
+        begin = time.perf_counter()
         try:
             yield
         finally:
-            compiling = 0.0 if algorithm is None else algorithm.compile_seconds - compiled
-            self.add(name, time.perf_counter() - begin - compiling)
-            if compiling > 0.0:
-                self.add("compile", compiling)
+            self.add(name, time.perf_counter() - begin)
 
     def state_dict(self) -> dict[str, float]:
         return {"elapsed": self.elapsed}
@@ -60,10 +53,10 @@ class StageTimer:
 class RateMeter:
     """Training's steps per second and the share of each stage between two readings.
 
-    Time spent on evaluations, checkpoints and compiling is left out: it says nothing about how fast the training is.
+    Time spent on evaluations and checkpoints is left out: it says nothing about how fast the training is.
     """
 
-    ASIDE = ("evaluate", "checkpoint", "compile")
+    ASIDE = ("evaluate", "checkpoint")
 
     def __init__(self, timer: StageTimer):
         self._timer = timer

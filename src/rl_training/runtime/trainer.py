@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from operator import index
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm, Metrics
-from rl_training.algorithms.off_policy import OffPolicyAlgorithm
+from rl_training.algorithms.base import Algorithm, Metrics, mean_of
+from rl_training.algorithms.off_policy import BatchAlgorithm, OffPolicyAlgorithm
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.sources import BatchSource
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, ReplayCollector, RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
@@ -20,7 +21,6 @@ from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.global_random import GlobalRandomStream
-from rl_training.utils.schedules import schedule_value
 from rl_training.utils.seeding import derive_seed
 
 
@@ -214,7 +214,7 @@ class OnPolicyTrainer(CollectingTrainer):
             return self._iterate_overlapped(self._overlap)
         rollout, steps = self.collector.collect()
         if steps:  # none, if every environment was only reset
-            with self.timer.stage("learn", self.algorithm):
+            with self.timer.stage("learn"):
                 self.metrics = self.algorithm.update(rollout, self.progress)
         return steps
 
@@ -227,7 +227,6 @@ class OnPolicyTrainer(CollectingTrainer):
     def _report(self, learned: Learned) -> None:
         self.metrics = learned.metrics
         self.timer.add("learn", learned.seconds)
-        self.timer.add("compile", learned.compile_seconds)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -240,7 +239,7 @@ class OnPolicyTrainer(CollectingTrainer):
 
 
 class OffPolicyTrainer(CollectingTrainer):
-    """Step the environments, remember the transitions, and learn from random batches of them.
+    """Step the environments, remember the transitions, and learn from batches drawn from a source.
 
     An iteration lasts until at least `train_frequency` environment steps have been taken; for each multiple of it that
     was passed, `gradient_steps` updates follow, so the update-to-data ratio does not depend on the number of environments.
@@ -250,15 +249,17 @@ class OffPolicyTrainer(CollectingTrainer):
 
     def __init__(
         self,
-        algorithm: OffPolicyAlgorithm[Any],
+        algorithm: OffPolicyAlgorithm,
         collector: ReplayCollector,
+        source: BatchSource,
         total_timesteps: int,
         callbacks: Sequence[Callback] = (),
         *,
         overlap: bool = False,
     ):
+        """`source` is where batches come from: the collector's buffer, or a mixture with it."""
         super().__init__(collector, total_timesteps, callbacks)
-        self.algorithm, self.collector, self.replay = algorithm, collector, collector.buffer
+        self.algorithm, self.collector, self.source, self.replay = algorithm, collector, source, collector.buffer
         self._overlap, self._due, self._ready = overlap, 0, False
 
     def _iterate(self) -> int:
@@ -267,9 +268,9 @@ class OffPolicyTrainer(CollectingTrainer):
         while now // config.train_frequency == begin // config.train_frequency:
             random = now < config.learning_starts
             now += self.collector.collect(progress=self.progress, random=random, before_step=self._learn)
-        self.algorithm.on_env_steps(begin, now)
+        self.algorithm.on_steps(begin, now)
         # Asked until it is true: neither the steps nor the buffer go back.
-        self._ready = self._ready or (now >= config.learning_starts and len(self.collector.buffer) >= config.batch_size)
+        self._ready = self._ready or (now >= config.learning_starts and len(self.source) >= config.batch_size)
         if self._ready:
             phases = now // config.train_frequency - begin // config.train_frequency
             self._due = phases * config.gradient_steps
@@ -280,26 +281,71 @@ class OffPolicyTrainer(CollectingTrainer):
     def _learn(self) -> None:
         """The updates that are due."""
         if self._due:
-            with self.timer.stage("learn", self.algorithm):
-                self._update(self._due)
+            with self.timer.stage("learn"):
+                metrics = updated(self.algorithm, self.source, self._due, self.progress, ask=self.iterations % 100 == 0)
+            self.metrics = {**metrics, **self.collector.explorer.metrics()}
             self._due = 0
 
-    def _update(self, updates: int) -> None:
-        config, buffer = self.algorithm.config, self.collector.buffer
-        beta = schedule_value(config.per_beta, self.progress)
-        for _ in range(updates):
-            batch = buffer.sample(config.batch_size, beta)
-            self.metrics = self.algorithm.update(batch, self.progress)
-            if config.prioritized:
-                buffer.update_priorities(batch.indices, self.algorithm.priorities())
-        # Asking a GPU would stall it, and nothing is applied after a bad loss anyway: there, ask now and then.
-        if self.algorithm.device.type == "cpu" or self.iterations % 100 == 0:
-            for optimizer in self.algorithm.optimizers().values():
-                optimizer.raise_if_nonfinite()
-
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "due": self._due}
+        return {**super().state_dict(), "due": self._due, "source": self.source.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._due = index(state["due"])
+        self.source.load_state_dict(state["source"])
+
+
+class OfflineTrainer(BaseTrainer):
+    """Learn from a source of batches that does not grow. Steps are gradient steps, here and wherever frequencies count them."""
+
+    resume_grade = "exact"
+
+    def __init__(
+        self,
+        algorithm: BatchAlgorithm[Any],
+        source: BatchSource,
+        total_timesteps: int,
+        callbacks: Sequence[Callback] = (),
+        *,
+        seed: int,
+        updates_per_iteration: int = 100,
+    ):
+        """A run can be saved or stopped after every `updates_per_iteration` gradient steps."""
+        super().__init__(total_timesteps, callbacks, StageTimer(), seed)
+        self.algorithm, self.source, self._updates = algorithm, source, updates_per_iteration
+
+    def _start(self) -> None:
+        """There is nothing to prepare."""
+
+    def _iterate(self) -> int:
+        updates = min(self._updates, self.total_timesteps - self.global_step)
+        with self.timer.stage("learn"):
+            self.metrics = updated(self.algorithm, self.source, updates, self.progress, ask=True)
+        self.algorithm.on_steps(self.global_step, self.global_step + updates)
+        return updates
+
+    def episode_summary(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "source": self.source.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.source.load_state_dict(state["source"])
+
+
+def updated(
+    algorithm: BatchAlgorithm[Any], source: BatchSource, updates: int, progress: float, *, ask: bool
+) -> Metrics:
+    """The means of the metrics of so many updates. Raises NonFiniteError if one went wrong, on a GPU only if `ask`."""
+    metrics = []
+    for _ in range(updates):
+        batch = source.sample(algorithm.config.batch_size, progress)
+        metrics.append(algorithm.update(batch, progress))
+        source.feedback(batch, algorithm.priorities())
+    # Asking a GPU would stall it, and nothing is applied after a bad loss anyway: there, ask now and then.
+    if ask or algorithm.device.type == "cpu":
+        for optimizer in algorithm.optimizers().values():
+            optimizer.raise_if_nonfinite()
+    return mean_of(metrics)

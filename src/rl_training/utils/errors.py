@@ -33,6 +33,10 @@ class EnvWorkerError(AxiomError):
     """An environment worker process died."""
 
 
+class ExecutionError(AxiomError):
+    """A recorded function does not compute what it computes as written."""
+
+
 class LearnerError(AxiomError):
     """The process that learns beside the collecting one died."""
 

@@ -15,10 +15,9 @@ from rl_training.experiment.run.build import complete_config, select_device
 from rl_training.experiment.run.metadata import system_info
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
-from rl_training.zoo.fingerprint import run_fingerprint
 from rl_training.zoo.manifest import OWN_KEYS, Manifest
 from rl_training.zoo.measure import result_record
-from rl_training.zoo.seed_files import SeedTask, claim_folder, data_file
+from rl_training.zoo.seed_files import SeedTask, claim_folder, data_file, run_fingerprint
 from rl_training.zoo.workers import locked, run_tasks
 
 
@@ -119,18 +118,11 @@ def _check_origin(tasks: Sequence[SeedTask], redo: bool) -> None:
         for task in other:
             task.discard()
     elif other:
-        lines = [f"  {task}: {reason}" for task, reason in list(other.items())[:5]]
-        more = [f"  and {len(other) - 5} more"] if len(other) > 5 else []
-        raise UserError(
-            "\n".join(
-                [
-                    f"{tasks[0].output} has runs of another origin, and numbers of different origin are not mixed:",
-                    *lines,
-                    *more,
-                    "Choose another folder with --output, or train these anew with --redo.",
-                ]
-            )
-        )
+        lines = [f"{tasks[0].output} has runs of another origin, and numbers of different origin are not mixed:"]
+        lines += [f"  {task}: {reason}" for task, reason in list(other.items())[:5]]
+        if len(other) > 5:
+            lines.append(f"  and {len(other) - 5} more")
+        raise UserError("\n".join([*lines, "Choose another folder with --output, or train these anew with --redo."]))
 
 
 def _write_result(
@@ -143,11 +135,7 @@ def _write_result(
         return None
     command = command_for(preset, [run["seed"] for run in runs], manifest.episodes, manifest.overrides)
     record = result_record(preset, manifest.overrides, manifest.episodes, runs, command)
-    record |= {
-        "manifest": manifest.name,
-        "seeds_asked": seeds_asked,
-        "fingerprint": own[0].fingerprint,
-    }
+    record |= {"manifest": manifest.name, "seeds_asked": seeds_asked, "fingerprint": own[0].fingerprint}
     path = data_file(own[0].output, preset)
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, json.dumps(record, indent=1) + "\n")

@@ -10,7 +10,7 @@ The tier says how well the expected score is backed, and follows from the result
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -72,12 +72,7 @@ class CatalogEntry:
         """The entry as JSON values; what is not measured is null."""
         result = self.result
         return {
-            "preset": self.preset,
-            "algo": self.algo,
-            "env_id": self.env_id,
-            "family": self.family,
-            "tier": self.tier,
-            "total_timesteps": self.total_timesteps,
+            **{key: getattr(self, key) for key in ("preset", "algo", "env_id", "family", "tier", "total_timesteps")},
             "score": result.last_mean if result else None,
             "interval_95": list(result.last_interval) if result else None,
             "best_score": result.best_mean if result else None,
@@ -116,18 +111,22 @@ def select(
 
     An environment is named by its id, by its id without the version, or as the preset names it; case does not matter.
     """
-    _check("algorithm", algo, {entry.algo for entry in entries})
-    _check("environment", env and env.lower(), {name for entry in entries for name in _env_names(entry)})
-    _check("family", family, {entry.family for entry in entries})
-    _check("tier", tier, set(get_args(Tier)))
-    return [
-        entry
-        for entry in entries
-        if (algo is None or entry.algo == algo)
-        and (env is None or env.lower() in _env_names(entry))
-        and (family is None or entry.family == family)
-        and (tier is None or entry.tier == tier)
+    filters: list[tuple[str, str | None, Callable[[CatalogEntry], set[str]]]] = [
+        ("algorithm", algo, lambda entry: {entry.algo}),
+        ("environment", env and env.lower(), _env_names),
+        ("family", family, lambda entry: {entry.family}),
+        ("tier", tier, lambda entry: {entry.tier}),
     ]
+    chosen = entries
+    for what, value, names in filters:
+        if value is None:
+            continue
+        known = set(get_args(Tier)) if what == "tier" else {name for entry in entries for name in names(entry)}
+        if value not in known:
+            hint = did_you_mean(value, sorted(known)) or f"; known: {', '.join(sorted(known))}"
+            raise UserError(f"no preset for {what} {value!r}{hint}")
+        chosen = [entry for entry in chosen if value in names(entry)]
+    return chosen
 
 
 def preset_values(name: str) -> dict[str, Any]:
@@ -150,12 +149,6 @@ def _entry(name: str, result: ResultFile | None) -> CatalogEntry:
 
 def _env_names(entry: CatalogEntry) -> set[str]:
     return {entry.env_id.lower(), env_name(entry.env_id).lower(), entry.preset.partition("/")[2]}
-
-
-def _check(what: str, value: str | None, known: set[str]) -> None:
-    if value is not None and value not in known:
-        hint = did_you_mean(value, sorted(known)) or f"; known: {', '.join(sorted(known))}"
-        raise UserError(f"no preset for {what} {value!r}{hint}")
 
 
 @functools.cache

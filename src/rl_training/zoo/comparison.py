@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rl_training.utils.bootstrap import stratified_interval
 from rl_training.utils.errors import UserError
 from rl_training.zoo.score_groups import ScoreGroup, method_differences
 from rl_training.zoo.statistics import (
-    bootstrap_interval,
     mean_difference,
     pooled_deviation,
     probability_of_improvement,
@@ -92,7 +92,7 @@ def difference_of(group: ScoreGroup, other: ScoreGroup) -> Difference:
     ours, theirs = group.last, other.last
     value = float(ours.mean() - theirs.mean())
     if min(len(ours), len(theirs)) >= MIN_BOOTSTRAP:
-        low, high = bootstrap_interval(mean_difference, [ours], [theirs])
+        low, high = stratified_interval(mean_difference, [ours], [theirs])
         return Difference(value, low, high, "bootstrap")
     student = student_interval(ours, theirs)
     low, high = student or (value, value)
@@ -139,14 +139,11 @@ def _counterpart(group: ScoreGroup, candidates: list[ScoreGroup]) -> ScoreGroup:
 def _compare(group: ScoreGroup, baseline: ScoreGroup, tolerance: float) -> Comparison:
     changed = method_differences(group.method, baseline.method)
     changes = {key: (baseline.method[key], group.method[key]) for key in changed}
-    difference: Difference | None = None
-    probability: float | None = None
-    probability_interval: tuple[float, float] | None = None
-    if group.scored:
-        difference = difference_of(group, baseline)
-        probability = float(probability_of_improvement([group.last], [baseline.last]))
-        if difference.basis == "bootstrap":
-            probability_interval = bootstrap_interval(probability_of_improvement, [group.last], [baseline.last])
+    difference = difference_of(group, baseline) if group.scored else None
+    sides = [group.last], [baseline.last]
+    probability = float(probability_of_improvement(*sides)) if group.scored else None
+    bootstrap = difference is not None and difference.basis == "bootstrap"
+    probability_interval = stratified_interval(probability_of_improvement, *sides) if bootstrap else None
     verdict: Verdict = difference.verdict(tolerance) if difference is not None else "no score"
     far_below = verdict == "same" and _far_below(group, baseline, tolerance)
     if far_below:

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.utils.bootstrap import Scores, stratified_interval
 from rl_training.zoo.comparison import MIN_BOOTSTRAP, BaselineReport, difference_of
-from rl_training.zoo.reference_scores import REFERENCE_SCORES
 from rl_training.zoo.score_groups import ScoreGroup
 from rl_training.zoo.statistics import (
-    Scores,
-    bootstrap_interval,
     interquartile_mean,
     mean,
     median,
@@ -23,6 +21,37 @@ from rl_training.zoo.statistics import (
     performance_profile,
 )
 
+
+@dataclass(frozen=True)
+class ReferenceScore:
+    """What a score of an environment is measured against."""
+
+    random: float
+    """Mean return of uniformly random actions."""
+    target: float
+    """The environment's `reward_threshold` in Gymnasium; for Pendulum-v1, which has none, what our presets are held to."""
+
+    def normalise(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """0 for a random policy, 1 at the target; neither end is a limit."""
+        return (scores - self.random) / (self.target - self.random)
+
+
+# Random scores: `action_space.sample()` seeded with 0, first reset seeded with 0, Gymnasium 1.4.0; 1000 episodes for CartPole,
+# LunarLander and Hopper, 500 for Pendulum and LunarLanderContinuous, 200 for Acrobot, MountainCar and Ant, 50 for the others.
+# Environments without a target are left out.
+REFERENCE_SCORES = {
+    "Acrobot-v1": ReferenceScore(-499.9, -100.0),
+    "Ant-v5": ReferenceScore(-59.2, 6000.0),
+    "CartPole-v1": ReferenceScore(22.6, 475.0),
+    "HalfCheetah-v5": ReferenceScore(-289.3, 4800.0),
+    "Hopper-v5": ReferenceScore(17.9, 3800.0),
+    "LunarLander-v3": ReferenceScore(-184.7, 200.0),
+    "LunarLanderContinuous-v3": ReferenceScore(-201.3, 200.0),
+    "MountainCar-v0": ReferenceScore(-200.0, -110.0),
+    "MountainCarContinuous-v0": ReferenceScore(-33.2, 90.0),
+    "Pendulum-v1": ReferenceScore(-1223.9, -200.0),
+}
+"""Two fixed points per environment, between which scores can be put on one scale."""
 PROFILE_THRESHOLDS = np.linspace(0.0, 1.2, 25)
 """Normalised scores at which a performance profile is given."""
 
@@ -138,7 +167,7 @@ def _entries(groups: list[ScoreGroup]) -> list[Entry]:
             rank=rank,
             tied=ranks.count(rank) > 1,
             mean=float(group.last.mean()),
-            interval=bootstrap_interval(mean, [group.last]) if len(group.last) > 1 else None,
+            interval=stratified_interval(mean, [group.last]) if len(group.last) > 1 else None,
             iqm=float(interquartile_mean([group.last])),
             median=float(np.median(group.last)),
             best=float(group.best.mean()),
@@ -179,12 +208,12 @@ def _aggregate(scores: dict[str, list[NDArray[np.float64]]]) -> list[AggregateEn
                 tied=ranks.count(rank) > 1,
                 seeds=fewest,
                 iqm=float(interquartile_mean(tasks)),
-                iqm_interval=bootstrap_interval(interquartile_mean, tasks) if spread else None,
+                iqm_interval=stratified_interval(interquartile_mean, tasks) if spread else None,
                 median=float(median(tasks)),
                 mean=float(mean(tasks)),
                 optimality_gap=float(optimality_gap(tasks)),
                 profile=_profile(tasks),
-                profile_band=bootstrap_interval(_profile, tasks) if spread else None,
+                profile_band=stratified_interval(_profile, tasks) if spread else None,
             )
         )
     return entries
@@ -193,7 +222,7 @@ def _aggregate(scores: dict[str, list[NDArray[np.float64]]]) -> list[AggregateEn
 def _clearly_higher_iqm(scores: Scores, others: Scores) -> bool:
     if min(len(task) for task in [*scores, *others]) < MIN_BOOTSTRAP:
         return False
-    low, _ = bootstrap_interval(lambda a, b: interquartile_mean(a) - interquartile_mean(b), scores, others)
+    low, _ = stratified_interval(lambda a, b: interquartile_mean(a) - interquartile_mean(b), scores, others)
     return float(low) > 0.0
 
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from rl_training.zoo.comparison import BaselineReport, Comparison
-from rl_training.zoo.leaderboard import (
-    PROFILE_THRESHOLDS,
-    AggregateBoard,
-    AggregateEntry,
-    Entry,
-    Leaderboard,
-    TaskBoard,
-)
+from rl_training.zoo.leaderboard import PROFILE_THRESHOLDS, AggregateBoard, AggregateEntry, Entry, Leaderboard
 from rl_training.zoo.score_groups import ScoreGroup, SeedScore
+from rl_training.zoo.values import csv_text
 
 
 def as_json(leaderboard: Leaderboard) -> str:
@@ -27,9 +19,12 @@ def as_json(leaderboard: Leaderboard) -> str:
         "schema": 1,
         "source": leaderboard.source,
         "min_seeds": leaderboard.min_seeds,
-        "tasks": [_board(board, leaderboard.min_seeds) for board in leaderboard.boards],
+        "tasks": [
+            {"task": board.task, "entries": [_entry(entry, leaderboard.min_seeds) for entry in board.entries]}
+            for board in leaderboard.boards
+        ],
         "aggregates": [_aggregate(board) for board in leaderboard.aggregates],
-        "without_score": [_missing(group) for group in leaderboard.without_score],
+        "without_score": [{**_pair(group), "runs": _runs(group.runs)} for group in leaderboard.without_score],
         "comparison": None if report is None else _report(report, str(leaderboard.baseline_source)),
         "notes": leaderboard.notes,
     }
@@ -39,18 +34,14 @@ def as_json(leaderboard: Leaderboard) -> str:
 def as_csv(leaderboard: Leaderboard) -> str:
     """One row per method and task; with a baseline, one row per comparison instead."""
     if leaderboard.baseline is not None:
-        return _csv([_flat(_comparison(comparison)) for comparison in leaderboard.baseline.comparisons])
-    rows = []
-    for board in leaderboard.boards:
-        for entry in board.entries:
-            values = _entry(entry, leaderboard.min_seeds)
-            del values["runs"], values["config_differences"], values["without_score"]
-            rows.append({"task": board.task, **_flat(values)})
-    return _csv(rows)
-
-
-def _board(board: TaskBoard, min_seeds: int) -> dict[str, Any]:
-    return {"task": board.task, "entries": [_entry(entry, min_seeds) for entry in board.entries]}
+        return csv_text([_flat(_comparison(comparison)) for comparison in leaderboard.baseline.comparisons])
+    return csv_text(
+        [
+            {"task": board.task, **_flat(_entry(entry, leaderboard.min_seeds))}
+            for board in leaderboard.boards
+            for entry in board.entries
+        ]
+    )
 
 
 def _entry(entry: Entry, min_seeds: int) -> dict[str, Any]:
@@ -71,25 +62,15 @@ def _entry(entry: Entry, min_seeds: int) -> dict[str, Any]:
         "best_mean": entry.best,
         "steps": group.steps,
         "unfinished": len(group.unfinished),
-        "runs": [_run(run) for run in group.scored],
-        "without_score": [_run(run) for run in group.without_score],
+        "runs": _runs(group.scored),
+        "without_score": _runs(group.without_score),
         "config_differences": group.differences,
     }
 
 
-def _run(run: SeedScore) -> dict[str, Any]:
-    return {
-        "seed": run.seed,
-        "last": run.last,
-        "best": run.best,
-        "steps": run.steps,
-        "status": run.status,
-        "source": run.source,
-    }
-
-
-def _missing(group: ScoreGroup) -> dict[str, Any]:
-    return {"algo": group.algo, "name": group.name, "task": group.task, "runs": [_run(run) for run in group.runs]}
+def _runs(runs: Iterable[SeedScore]) -> list[dict[str, Any]]:
+    keys = ("seed", "last", "best", "steps", "status", "source")
+    return [{key: getattr(run, key) for key in keys} for run in runs]
 
 
 def _aggregate(board: AggregateBoard) -> dict[str, Any]:
@@ -103,15 +84,9 @@ def _aggregate(board: AggregateBoard) -> dict[str, Any]:
 def _aggregate_entry(entry: AggregateEntry) -> dict[str, Any]:
     band = entry.profile_band
     return {
-        "rank": entry.rank,
-        "tied": entry.tied,
-        "algo": entry.algo,
-        "seeds": entry.seeds,
-        "iqm": entry.iqm,
+        **{key: getattr(entry, key) for key in ("rank", "tied", "algo", "seeds", "iqm")},
         "iqm_interval_95": entry.iqm_interval,
-        "median": entry.median,
-        "mean": entry.mean,
-        "optimality_gap": entry.optimality_gap,
+        **{key: getattr(entry, key) for key in ("median", "mean", "optimality_gap")},
         "profile": entry.profile.tolist(),
         "profile_band_95": None if band is None else [band[0].tolist(), band[1].tolist()],
     }
@@ -157,20 +132,13 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Pairs become two columns; a nested value becomes JSON text."""
+    """Pairs become two columns, a changed config becomes JSON text, and what is listed by run is left out."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if key in ("steps", "baseline_steps") or "interval" in key:
             flat[f"{key}_low"], flat[f"{key}_high"] = value if value is not None else (None, None)
-        else:
-            flat[key] = json.dumps(value) if isinstance(value, dict) else value
+        elif key == "config_changes":
+            flat[key] = json.dumps(value)
+        elif key != "config_differences" and not isinstance(value, list):
+            flat[key] = value
     return flat
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from rl_training.zoo.comparison import MIN_BOOTSTRAP, BaselineReport, Comparison, Verdict
-from rl_training.zoo.leaderboard import AggregateBoard, Entry, Leaderboard, TaskBoard
+from rl_training.zoo.leaderboard import AggregateBoard, Leaderboard, TaskBoard
 from rl_training.zoo.score_groups import ScoreGroup, SeedScore
+from rl_training.zoo.values import show_steps, table
 
 WIDTH = 80
 _BASIS = {
@@ -24,14 +25,14 @@ def as_text(leaderboard: Leaderboard) -> str:
         return _comparison_text(leaderboard.baseline, str(leaderboard.baseline_source))
     parts = [_board_text(board, leaderboard.min_seeds) for board in leaderboard.boards]
     parts += [_aggregate_text(board, leaderboard.min_seeds) for board in leaderboard.aggregates]
-    parts += [_no_score(group) for group in leaderboard.without_score]
+    parts += [f"no score: {group.name} on {group.task}: {_without_score(group)}" for group in leaderboard.without_score]
     parts.append(_legend(leaderboard))
     return "\n\n".join(parts) + "\n"
 
 
 def _board_text(board: TaskBoard, min_seeds: int) -> str:
     digits = _digits(value for entry in board.entries for value in (entry.mean, entry.best, *(entry.interval or ())))
-    header = ("rank", "<algorithm", "seeds", "last", "<95 % interval", "IQM", "median", "best", "steps")
+    header = ("rank", "algorithm", "seeds", "last", "95 % interval", "IQM", "median", "best", "steps")
     rows = [
         (
             _rank(entry.rank, entry.tied),
@@ -46,13 +47,13 @@ def _board_text(board: TaskBoard, min_seeds: int) -> str:
         )
         for entry in board.entries
     ]
-    notes = [note for entry in board.entries for note in _entry_notes(entry)]
-    return "\n".join([board.task, *_table(header, rows), *_notes(notes)])
-
-
-def _entry_notes(entry: Entry) -> list[str]:
-    settings = [f"{entry.group.name}: {_settings(entry.group.differences)}"] if entry.group.differences else []
-    return settings + _group_notes(entry.group)
+    notes = []
+    for group in (entry.group for entry in board.entries):
+        if group.differences:
+            values = (f"{_short(key)}={_value(value)}" for key, value in group.differences.items())
+            notes.append(f"{group.name}: {', '.join(values)}")
+        notes += _group_notes(group)
+    return "\n".join([board.task, *table([header, *rows], (0, 2, 3, 5, 6, 7, 8), WIDTH), *_notes(notes)])
 
 
 def _group_notes(group: ScoreGroup) -> list[str]:
@@ -70,7 +71,7 @@ def _group_notes(group: ScoreGroup) -> list[str]:
 
 def _aggregate_text(board: AggregateBoard, min_seeds: int) -> str:
     title = f"Over {', '.join(board.tasks)}; 0 is a random policy, 1 the target"
-    header = ("rank", "<algorithm", "seeds", "IQM", "<95 % interval", "median", "mean", "optimality gap")
+    header = ("rank", "algorithm", "seeds", "IQM", "95 % interval", "median", "mean", "optimality gap")
     rows = [
         (
             _rank(entry.rank, entry.tied),
@@ -84,7 +85,7 @@ def _aggregate_text(board: AggregateBoard, min_seeds: int) -> str:
         )
         for entry in board.entries
     ]
-    return "\n".join([*textwrap.wrap(title, WIDTH), *_table(header, rows)])
+    return "\n".join([*textwrap.wrap(title, WIDTH), *table([header, *rows], (0, 2, 3, 5, 6, 7), WIDTH)])
 
 
 def _legend(leaderboard: Leaderboard) -> str:
@@ -99,10 +100,6 @@ def _legend(leaderboard: Leaderboard) -> str:
     if any(count < MIN_BOOTSTRAP for count in counts):
         lines.append(f"ties with fewer than {MIN_BOOTSTRAP} seeds are judged by Student's t, others by the bootstrap")
     return "\n".join(lines)
-
-
-def _no_score(group: ScoreGroup) -> str:
-    return f"no score: {group.name} on {group.task}: {_without_score(group)}"
 
 
 def _comparison_text(report: BaselineReport, source: str) -> str:
@@ -128,13 +125,13 @@ def _compared_task(task: str, comparisons: list[Comparison]) -> str:
     digits = _digits(
         float(side.last.mean()) for one in comparisons for side in (one.group, one.baseline) if side.scored
     )
-    header = ("<algorithm", "now", "baseline", "difference", "<95 % interval", "P(beats)", "<verdict")
+    header = ("algorithm", "now", "baseline", "difference", "95 % interval", "P(beats)", "verdict")
     rows = [_comparison_row(comparison, digits) for comparison in comparisons]
     notes = [note for comparison in comparisons for note in _comparison_notes(comparison)]
     for basis, text in _BASIS.items():
         names = [one.group.name for one in comparisons if one.difference and one.difference.basis == basis]
         notes += [f"{', '.join(names)}: {text}"] if names else []
-    return "\n".join([task, *_table(header, rows), *_notes(notes)])
+    return "\n".join([task, *table([header, *rows], (1, 2, 3, 5), WIDTH), *_notes(notes)])
 
 
 def _counterpart_missing(text: str, groups: Sequence[ScoreGroup], compared: Mapping[str, Any]) -> list[str]:
@@ -181,21 +178,6 @@ def _statuses(runs: Iterable[SeedScore]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns, to the right unless the name in the header starts with `<`."""
-    left = [name.startswith("<") for name in header]
-    cells = [[name.removeprefix("<") for name in header], *rows]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(header))]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else " "
-    lines = []
-    for row in cells:
-        columns = [
-            cell.ljust(width) if to_left else cell.rjust(width) for cell, width, to_left in zip(row, widths, left)
-        ]
-        lines.append(gap.join(columns).rstrip())
-    return lines
-
-
 def _notes(notes: Iterable[str]) -> list[str]:
     return [
         line for note in notes for line in textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="    ")
@@ -221,20 +203,8 @@ def _interval(interval: tuple[float, float] | None, digits: int) -> str:
 
 
 def _steps(steps: tuple[int, int]) -> str:
-    low, high = (_compact(value) for value in steps)
+    low, high = map(show_steps, steps)
     return low if low == high else f"{low}-{high}"
-
-
-def _compact(steps: int) -> str:
-    """100352 -> 100k: enough to see what was spent."""
-    for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if steps >= size:
-            return f"{steps / size:.3g}{letter}"
-    return str(steps)
-
-
-def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{_short(key)}={_value(value)}" for key, value in values.items())
 
 
 def _short(key: str) -> str:

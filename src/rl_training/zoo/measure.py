@@ -19,8 +19,9 @@ from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_no
 from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
 from rl_training.experiment.run.runner import open_checkpoint, resume_run, start_run
 from rl_training.experiment.run.session import TrainResult
-from rl_training.runtime.evaluator import bootstrap_interval
+from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.errors import AxiomError
+from rl_training.zoo.seed_files import begun_runs
 
 
 class Interrupted(AxiomError):
@@ -37,7 +38,7 @@ def measure_seed(
     """One training run, continued if the folder holds its beginning, and the evaluation of its last and best checkpoints."""
     settings = {"seed": seed, "output_dir": str(folder), "logging.console": "off", "logging.tensorboard": False}
     config = resolve(preset, {**overrides, **settings})
-    run_dir, seconds = _train(config, begun_runs(config.config.algo, folder, seed))
+    run_dir, seconds = _train(config, begun_runs(Path(folder), seed, config.config.algo))
     scores = {}
     for which in ("last", "best"):
         checkpoint, _ = open_checkpoint(run_dir, best=which == "best")
@@ -55,11 +56,6 @@ def measure_seed(
     }
     grades = [entry["grade"] for entry in metadata["resumes"]]
     return {**run, "resume_grades": grades} if grades else run
-
-
-def begun_runs(algo: str, folder: str | Path, seed: int) -> list[Path]:
-    """The run directories of one seed in a folder, oldest first."""
-    return sorted(Path(folder).glob(f"{algo}__*__seed{seed}__*"))
 
 
 def is_resumable(run_dir: Path) -> bool:

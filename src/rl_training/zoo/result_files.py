@@ -55,11 +55,6 @@ class ResultFile:
     """How many seeds the manifest asked for; None where no manifest was used."""
 
     @property
-    def total_timesteps(self) -> int:
-        """The budget. A run may take up to one rollout more: see `SeedResult.steps`."""
-        return int(self.config["total_timesteps"])
-
-    @property
     def last_mean(self) -> float:
         """Mean of the seeds' last scores, with two decimals as in the file, so that it reads the same everywhere."""
         return round(fmean(seed.last for seed in self.seeds), 2)
@@ -119,11 +114,17 @@ def read_result_file(path: Path) -> ResultFile:
     if not isinstance(record, Mapping) or not {"preset", "runs"} <= set(record):
         raise UserError(f"{path}: is not a result file")
     try:
-        result = _from_record(path, record)
+        return _from_record(path, record)
     except (KeyError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"{path}: is not a complete result file: {what}") from None
-    return result
+
+
+def mean_curve(result: ResultFile) -> list[tuple[int, float]]:
+    """(steps, mean return over the seeds) at the steps where every seed was evaluated."""
+    curves = [dict(seed.curve) for seed in result.seeds]
+    common = sorted(set(curves[0]).intersection(*curves[1:]))
+    return [(step, fmean(curve[step] for curve in curves)) for step in common]
 
 
 def _from_record(path: Path, record: Mapping[str, Any]) -> ResultFile:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.run.reference import REFERENCE, read_reference
-from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS
+from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS, parse_lines
 from rl_training.experiment.run.view import RunView
 from rl_training.utils.errors import UserError
 from rl_training.zoo.run_records import STATUSES, read_config, read_metadata, run_folders
@@ -73,7 +72,8 @@ class RunFollower:
     @property
     def silence(self) -> float:
         """Seconds since the run last wrote something: a killed run cannot say so itself."""
-        times = [path.stat().st_mtime for path in self._files() if path.exists()]
+        files = (self._metrics.path, self._evaluations.path, *self._settings)
+        times = [one.st_mtime for path in files if (one := _stat(path))]
         return max(time.time() - max(times, default=0.0), 0.0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,12 +85,9 @@ class RunFollower:
             "seconds_since_last_write": round(self.silence, 3),
         }
 
-    def _files(self) -> list[Path]:
-        return [self._metrics.path, self._evaluations.path, *self._settings]
-
     def _read_settings(self) -> bool:
         """Metadata, config and reference; a resume may have changed them."""
-        stamps = [_stamp(path) for path in self._settings]
+        stamps = [(one.st_ino, one.st_mtime_ns) if (one := _stat(path)) else None for path in self._settings]
         if stamps == self._seen:
             return False
         self._seen = stamps
@@ -125,11 +122,8 @@ class _Tail:
         """The file is another one now, or shorter than what was read."""
         if self._inode is None:
             return False
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return True
-        return status.st_ino != self._inode or status.st_size < self._offset
+        status = _stat(self.path)
+        return status is None or status.st_ino != self._inode or status.st_size < self._offset
 
     def rewind(self) -> None:
         self._offset, self._inode = 0, None
@@ -145,15 +139,7 @@ class _Tail:
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
-        records = []
-        for line in whole.split(b"\n"):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                records.append(record)
-        return records
+        return parse_lines(whole.split(b"\n"))
 
 
 def _step(record: dict[str, Any]) -> int:
@@ -161,9 +147,8 @@ def _step(record: dict[str, Any]) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        status = path.stat()
+        return path.stat()
     except FileNotFoundError:
         return None
-    return status.st_ino, status.st_mtime_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from rl_training.experiment.config.yaml_files import Origin, parse_yaml
 from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, EVALUATIONS, METADATA, METRICS, read_lines
 from rl_training.utils.errors import ConfigError, UserError
+from rl_training.zoo.values import number
 
 NEWEST_SCHEMA = 1
 """Newest `schema` of metadata.json that is understood here."""
@@ -42,7 +42,7 @@ class RunRecord:
     @property
     def last_score(self) -> float | None:
         """Mean return of the newest evaluation; None without one, or if its mean was not finite."""
-        return _number(self.evaluations[-1], "mean") if self.evaluations else None
+        return number(self.evaluations[-1].get("mean")) if self.evaluations else None
 
     @property
     def best_score(self) -> float | None:
@@ -52,19 +52,14 @@ class RunRecord:
     @property
     def curve(self) -> list[tuple[int, float]]:
         """(environment step, mean return) of each evaluation with a finite mean, in the order they were made."""
-        points = [(_number(record, "step"), _number(record, "mean")) for record in self.evaluations]
+        points = [(number(record.get("step")), number(record.get("mean"))) for record in self.evaluations]
         return [(int(step), mean) for step, mean in points if step is not None and mean is not None]
 
     @property
     def steps(self) -> int:
         """Environment steps of the newest line of metrics or evaluations."""
         newest = (records[-1] for records in (self.metrics, self.evaluations) if records)
-        return max((int(_number(record, "step") or 0) for record in newest), default=0)
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """(algorithm, environment): what may be averaged over seeds."""
-        return self.algo, self.env_id
+        return max((int(number(record.get("step")) or 0) for record in newest), default=0)
 
 
 def find_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
@@ -161,18 +156,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         entry = parse_yaml(text, lambda line: Origin(CONFIG, f"{path}:{line}"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{folder}: {CONFIG} cannot be read ({error})") from error
-    except ConfigError as error:
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise UserError(f"{folder}: {CONFIG} cannot be read ({error})") from error
     config = entry.plain() if entry is not None else None
     if not isinstance(config, dict):
         raise UserError(f"{folder}: half-written run ({CONFIG} is empty)")
     return config
-
-
-def _number(record: dict[str, Any], key: str) -> float | None:
-    value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

@@ -1,4 +1,7 @@
-"""Scores from run folders and result files, grouped so that only seeds of one method on one task stand together."""
+"""The one model of results, which report and leaderboard read: scores from run folders and result files, by method and task.
+
+Only seeds of one method on one task stand together.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from rl_training.utils.errors import UserError
 from rl_training.zoo.result_files import ResultFile, read_result_file, read_result_files, shipped_results
 from rl_training.zoo.run_records import RunRecord, find_runs, run_folders
+from rl_training.zoo.values import number
 
 # What makes two configs different methods. The task has its own place in a group, and where or how often a run logs, saves
 # and evaluates does not change what it learns.
@@ -37,6 +41,8 @@ class SeedScore:
     """How far below and above `last` the 95 % interval over its evaluation episodes reaches, where that is known."""
     status: str = "completed"
     created: str = ""
+    run: RunRecord | None = None
+    """What its folder holds; None for a seed of a result file."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class ScoreGroup:
     """How many seeds a benchmark was to have, for a result file that says so."""
     differences: Mapping[str, Any] | None = None
     """The keys in which this config differs from the other configs of its algorithm on this task."""
+    repeated: tuple[SeedScore, ...] = ()
+    """Further runs of the same seeds, which count once: training a seed twice is no more evidence."""
 
     @property
     def env_id(self) -> str:
@@ -112,13 +120,21 @@ def collect(paths: Sequence[Path]) -> tuple[list[ScoreGroup], list[str]]:
         records, skipped = find_runs(run_paths)
         groups += [_of_run(record) for record in records]
         notes += skipped
-    merged, repeated = _merge(groups)
-    return merged, notes + repeated
+    merged = _merge(groups)
+    left_out = [run for group in merged for run in group.repeated]
+    return merged, notes + [
+        f"{run.source}: left out, seed {run.seed} of the same config counts already" for run in left_out
+    ]
+
+
+def group_runs(records: Sequence[RunRecord]) -> list[ScoreGroup]:
+    """The groups of these runs, by task and algorithm."""
+    return _merge([_of_run(record) for record in records])
 
 
 def shipped() -> list[ScoreGroup]:
     """The results that come with AxiomRL."""
-    return _merge([_of_result(result) for result in shipped_results()])[0]
+    return _merge([_of_result(result) for result in shipped_results()])
 
 
 def select(groups: Sequence[ScoreGroup], envs: Sequence[str], algos: Sequence[str]) -> list[ScoreGroup]:
@@ -148,8 +164,8 @@ def _of_run(record: RunRecord) -> ScoreGroup:
     # A failed run stopped at an error: its newest evaluation is not what the training ended with.
     last = None if record.status == "failed" else record.last_score
     margin = (0.0, 0.0)
-    low, high = newest.get("ci_low"), newest.get("ci_high")
-    if last is not None and isinstance(low, int | float) and isinstance(high, int | float):
+    low, high = number(newest.get("ci_low")), number(newest.get("ci_high"))
+    if last is not None and low is not None and high is not None:
         margin = (max(0.0, last - low), max(0.0, high - last))
     run = SeedScore(
         seed=record.seed,
@@ -160,6 +176,7 @@ def _of_run(record: RunRecord) -> ScoreGroup:
         episode_margin=margin,
         status=record.status,
         created=str(record.metadata.get("created_at_utc", "")),
+        run=record,
     )
     return ScoreGroup(record.algo, task_of(record.config), record.algo, method_of(record.config), (run,))
 
@@ -211,7 +228,7 @@ def _differ(value: Any, other: Any) -> bool:
     return bool(value != other)
 
 
-def _merge(groups: Sequence[ScoreGroup]) -> tuple[list[ScoreGroup], list[str]]:
+def _merge(groups: Sequence[ScoreGroup]) -> list[ScoreGroup]:
     """Puts the seeds of equal configs together and gives every group a name of its own within its task."""
     by_algo: dict[tuple[str, str], list[ScoreGroup]] = {}
     for group in groups:
@@ -222,13 +239,7 @@ def _merge(groups: Sequence[ScoreGroup]) -> tuple[list[ScoreGroup], list[str]]:
                 break
         else:
             same_algo.append(group)
-    merged, notes = [], []
-    for _, same_algo in sorted(by_algo.items()):
-        for group in _named(same_algo):
-            runs, repeated = _one_run_per_seed(group.runs)
-            merged.append(replace(group, runs=runs))
-            notes += repeated
-    return merged, notes
+    return [_one_run_per_seed(group) for _, same_algo in sorted(by_algo.items()) for group in _named(same_algo)]
 
 
 def _named(groups: list[ScoreGroup]) -> list[ScoreGroup]:
@@ -248,13 +259,11 @@ def _named(groups: list[ScoreGroup]) -> list[ScoreGroup]:
     ]
 
 
-def _one_run_per_seed(runs: Sequence[SeedScore]) -> tuple[tuple[SeedScore, ...], list[str]]:
-    """A seed trained twice is the same run twice, not more evidence: a completed one counts, and the newest of several."""
+def _one_run_per_seed(group: ScoreGroup) -> ScoreGroup:
+    """Of several runs of a seed a completed one counts, and the newest of several."""
     kept: dict[int, SeedScore] = {}
-    notes = []
-    for run in sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True):
-        if run.seed in kept:
-            notes.append(f"{run.source}: left out, seed {run.seed} of the same config counts already")
-        else:
-            kept[run.seed] = run
-    return tuple(sorted(kept.values(), key=lambda run: run.seed)), notes
+    repeated = []
+    for run in sorted(group.runs, key=lambda run: (run.status == "completed", run.created), reverse=True):
+        if kept.setdefault(run.seed, run) is not run:
+            repeated.append(run)
+    return replace(group, runs=tuple(kept[seed] for seed in sorted(kept)), repeated=tuple(repeated))

@@ -1,4 +1,4 @@
-"""What a benchmark keeps of each seed: where it came from, and its result once there is one.
+"""What a benchmark keeps of each seed: where it came from, so that numbers of different origin are never mixed, and its result.
 
 OUTPUT/benchmark.json           which benchmark the folder belongs to
 OUTPUT/ppo_cartpole/seed0.json  fingerprint, config and result of one seed; the result is null until the run is finished
@@ -9,6 +9,7 @@ OUTPUT/results/ppo_cartpole.json
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -16,11 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training._version import __version__
+from rl_training.experiment.run.metadata import versions
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
-from rl_training.zoo.fingerprint import differences
 
 IDENTITY, RESULTS = "benchmark.json", "results"
+PACKAGE = Path(__file__).parents[1]
+SOURCES = (
+    *("algorithms", "api", "data", "envs", "execution", "experiment", "policies", "runtime", "utils"),
+    "zoo/measure.py",
+)
+"""The code that a score depends on. How scores are listed and drawn does not belong to it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +62,7 @@ class SeedTask:
 
     def run_dirs(self) -> list[Path]:
         """The run directories of this seed, oldest first."""
-        return sorted(self.folder.glob(f"*__seed{self.seed}__*"))
+        return begun_runs(self.folder, self.seed)
 
     def write(self, run: Mapping[str, Any] | None) -> None:
         """Notes that the run has begun (None) or is finished."""
@@ -84,6 +92,11 @@ class SeedTask:
             shutil.rmtree(run_dir)
         for path in (self.file, self.log, data_file(self.output, self.preset)):
             path.unlink(missing_ok=True)
+
+
+def begun_runs(folder: Path, seed: int, algo: str = "*") -> list[Path]:
+    """The run directories of one seed in a folder, oldest first."""
+    return sorted(folder.glob(f"{algo}__*__seed{seed}__*"))
 
 
 def file_stem(preset: str) -> str:
@@ -116,6 +129,46 @@ def claim_folder(output: Path, name: str) -> None:
         raise UserError(
             f"cannot write to {output}: {error.strerror}. Choose another folder: --output FOLDER"
         ) from error
+
+
+def code_fingerprint() -> str:
+    """The package's version and a digest of its source files."""
+    digest = hashlib.sha256()
+    for source in (PACKAGE / name for name in SOURCES):
+        for path in [source] if source.is_file() else sorted(source.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(PACKAGE).as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+    return f"{__version__}+{digest.hexdigest()[:16]}"
+
+
+def config_fingerprint(config: Mapping[str, Any]) -> str:
+    """A digest of a config as plain values; the order of its keys does not matter."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run_fingerprint(config: Mapping[str, Any], episodes: int, device: str) -> dict[str, Any]:
+    """All parts of a measured run: two runs of equal fingerprint and seed must give equal scores."""
+    return {
+        "config": config_fingerprint(config),
+        "code": code_fingerprint(),
+        "episodes": episodes,
+        "device": device,
+        "versions": versions(),
+    }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two mappings, key by key, as `key: 1 then, 2 now`."""
+    lines: list[str] = []
+    for key in sorted({*then, *now}):
+        before, after = then.get(key), now.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            old, new = ("none" if value is None else value for value in (before, after))
+            lines.append(f"{prefix}{key}: {old} then, {new} now")
+    return lines
 
 
 def _read(path: Path) -> dict[str, Any] | None:

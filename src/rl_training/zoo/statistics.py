@@ -9,19 +9,10 @@ function maps shapes (..., seeds of the task) to (...), and one call computes a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Scores = Sequence[Array]
-Statistic = Callable[..., Any]
+from rl_training.utils.bootstrap import Array, Scores
 
-RESAMPLES = 10_000
-"""Bootstrap resamples: the ends of an interval then move by about 1 % of its length from one generator to another."""
-_TAILS = (0.025, 0.975)
 # Student's t at 97.5 %, for 1, 2, ... degrees of freedom; beyond the table its last value is used, which is a little too large.
 _STUDENT_T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -78,22 +69,6 @@ def performance_profile(scores: Scores, thresholds: Array) -> Array:
     return np.mean([(task[..., None] > thresholds).mean(axis=-2) for task in scores], axis=0)
 
 
-def bootstrap_interval(
-    statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[Any, Any]:
-    """95 % percentile interval (low, high) of `statistic(*groups)` under a stratified bootstrap.
-
-    The seeds are drawn with replacement within each task, the tasks stay: the interval is about other seeds on these tasks, not
-    about other tasks. Groups are resampled independently. A fixed generator makes the interval repeat. A statistic of shape
-    (thresholds,) gives a band, valid at each threshold on its own.
-    """
-    generator = np.random.default_rng(seed)
-    resampled = [[_resample(task, resamples, generator) for task in scores] for scores in groups]
-    values = statistic(*resampled)
-    low, high = np.quantile(values, _TAILS, axis=0)
-    return (low, high) if low.ndim else (float(low), float(high))
-
-
 def student_interval(scores: Array, others: Array) -> tuple[float, float] | None:
     """95 % interval of the difference of two means if one side has too few seeds for a bootstrap, even a single one.
 
@@ -127,8 +102,3 @@ def _wins(task: Array, other: Array) -> Array:
         opponent = other[..., index : index + 1]
         total += (task > opponent).mean(axis=-1) + 0.5 * (task == opponent).mean(axis=-1)
     return total / other.shape[-1]
-
-
-def _resample(task: Array, resamples: int, generator: np.random.Generator) -> Array:
-    """Shape (resamples, seeds): each row draws the task's runs anew."""
-    return task[generator.integers(len(task), size=(resamples, len(task)))]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rl_training.experiment.run.signals import ReceivedSignal, stop_on_signals
 from rl_training.utils.errors import AxiomError, UserError
-from rl_training.zoo.seed_files import SeedTask
+from rl_training.zoo.seed_files import SeedTask, code_fingerprint
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -105,7 +105,6 @@ def _work(task: SeedTask) -> None:
 
 
 def _measure(task: SeedTask) -> None:
-    from rl_training.zoo.fingerprint import code_fingerprint
     from rl_training.zoo.measure import is_resumable, measure_seed
 
     if code_fingerprint() != task.fingerprint["code"]:

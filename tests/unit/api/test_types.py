@@ -27,7 +27,7 @@ from rl_training.core import DQN
 agent = PPO("CartPole-v1", learning_rate={"start": 1e-3, "end": 0.0}, num_envs=4, policy={"hidden_sizes": [8]})
 agent.learn(total_timesteps=10)
 PPO(TrainConfig(), evaluation=EvaluationConfig(every=0), env={"kwargs": {}}, output_dir=None, hyperparams={"gamma": 0.9})
-SAC("Pendulum-v1", batch_size=64, critic_hidden_sizes=[64, 64], device="cpu")
+SAC("Pendulum-v1", batch_size=64, tau=0.01, policy={"hidden_sizes": (64,)}, device="cpu")
 PPO.load("x", "CartPole-v1", num_envs=3).predict([0.0])
 DQN.from_preset("dqn/cartpole", double=True, seed=3).close()
 agent_class("mine")("CartPole-v1", anything=1)

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from rl_training.cli.main import main, parse_command
-from rl_training.cli.zoo_text import benchmark_text, mean_curve, table
+from rl_training.cli.zoo_text import benchmark_text
 from rl_training.experiment.config.loader import preset_names
-from rl_training.zoo.result_files import shipped_results
+from rl_training.zoo.result_files import mean_curve, shipped_results
+from rl_training.zoo.values import table
 
 
 def test_alone_and_with_help_it_names_its_commands(capsys):
@@ -168,7 +169,7 @@ def test_the_table_of_a_benchmark_flags_missing_seeds():
 
 
 def test_tables():
-    assert table([("a", "b"), ("long", "1")], right=(1,)) == "a     b\nlong  1"
+    assert table([("a", "b"), ("long", "1")], right=(1,)) == ["a     b", "long  1"]
 
 
 def test_the_mean_curve_is_over_the_steps_all_seeds_have():

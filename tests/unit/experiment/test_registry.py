@@ -133,7 +133,7 @@ class Unset(OffPolicyAlgorithm):  # type: ignore[type-arg]
     [
         (dict, "is a class derived from rl_training.algorithms.base.Algorithm, not <class 'dict'>"),
         (3, "not 3"),
-        (Bare, "Bare must be derived from OnPolicyAlgorithm or OffPolicyAlgorithm"),
+        (Bare, "Bare must be derived from OnPolicyAlgorithm, OffPolicyAlgorithm or BatchAlgorithm"),
         (Unfinished, "Unfinished lacks losses"),
         (Unset, "Unset.config_class must be a dataclass"),
         ("Reinforce", "expected a class or the text"),

@@ -62,7 +62,7 @@ def test_a_record_adds_up_and_can_be_read(measured, tmp_path):
     path = tmp_path / "ppo_cartpole.json"
     path.write_text(json.dumps(record))
     result = read_result_file(path)
-    assert (result.last_mean, result.total_timesteps, len(result.seeds)) == (record["last_mean"], 64, 2)
+    assert (result.last_mean, result.config["total_timesteps"], len(result.seeds)) == (record["last_mean"], 64, 2)
 
 
 def test_a_plan_goes_seed_by_seed_and_checks_configs(tmp_path):

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.zoo.reference_scores import REFERENCE_SCORES
+from rl_training.zoo.leaderboard import REFERENCE_SCORES
 
 
 def test_targets_are_gymnasiums_own() -> None:

@@ -52,7 +52,7 @@ def test_a_file_is_read_with_its_seeds(tmp_path):
     result = read_result_file(write(tmp_path / "ppo_cartpole.json", record()))
     assert (result.preset, result.algo, result.env_id) == ("ppo/cartpole", "ppo", "CartPole-v1")
     assert (result.last_mean, result.best_mean, result.last_interval) == (15.0, 25.0, (10.0, 20.0))
-    assert (result.total_timesteps, result.episodes_per_seed, result.seeds_asked) == (128, 7, None)
+    assert (result.config["total_timesteps"], result.episodes_per_seed, result.seeds_asked) == (128, 7, None)
     assert [seed.last_success for seed in result.seeds] == [None, 0.5]
     assert result.seeds[1].curve == [(64, 6.0), (132, 20.0)]
     assert result.mean_seconds == 2.0, "over the seeds whose time is known"

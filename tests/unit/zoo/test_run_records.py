@@ -20,7 +20,7 @@ def test_the_scores_of_a_run(tmp_path: Path) -> None:
     write_run(tmp_path / "run", seed=3, curve=[(1000, 20.0), (2000, 480.0), (3000, 310.5)], metrics_step=3072)
     (record,), skipped = find_runs([tmp_path / "run"])
     assert skipped == []
-    assert record.group == ("ppo", "CartPole-v1") and record.seed == 3 and record.status == "completed"
+    assert (record.algo, record.env_id) == ("ppo", "CartPole-v1") and record.seed == 3 and record.status == "completed"
     assert record.curve == [(1000, 20.0), (2000, 480.0), (3000, 310.5)]
     assert record.last_score == 310.5, "the newest, not the best"
     assert record.best_score == 480.0

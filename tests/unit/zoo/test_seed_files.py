@@ -5,8 +5,16 @@ import json
 import pytest
 
 from rl_training.utils.errors import UserError
-from rl_training.zoo.fingerprint import code_fingerprint, config_fingerprint, differences, run_fingerprint
-from rl_training.zoo.seed_files import SeedTask, claim_folder, data_file
+from rl_training.zoo import seed_files
+from rl_training.zoo.seed_files import (
+    SeedTask,
+    claim_folder,
+    code_fingerprint,
+    config_fingerprint,
+    data_file,
+    differences,
+    run_fingerprint,
+)
 
 CONFIG = {"total_timesteps": 100, "hyperparams": {"gamma": 0.9}}
 
@@ -89,12 +97,10 @@ def test_the_config_fingerprint_ignores_the_order_of_keys_only():
 
 
 def test_the_code_fingerprint_follows_the_source(tmp_path, monkeypatch):
-    from rl_training.zoo import fingerprint
-
     (tmp_path / "runtime").mkdir()
     (tmp_path / "runtime" / "trainer.py").write_text("x = 1\n")
     (tmp_path / "cli").mkdir()
-    monkeypatch.setattr(fingerprint, "PACKAGE", tmp_path)
+    monkeypatch.setattr(seed_files, "PACKAGE", tmp_path)
     first = code_fingerprint()
     (tmp_path / "cli" / "train.py").write_text("print()\n")
     assert code_fingerprint() == first, "how things are printed does not change a score"

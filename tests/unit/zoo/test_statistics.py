@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rl_training.utils.bootstrap import stratified_interval
 from rl_training.zoo import statistics as stats
 
 # 5 seeds × 3 tasks and 4 seeds × 3 tasks, given to rliable as these matrices.
@@ -63,20 +64,20 @@ def test_aggregates_agree_with_rliable(statistic, of_a, interval_a, of_b, interv
     assert statistic(TASKS_A) == pytest.approx(of_a)
     assert statistic(TASKS_B) == pytest.approx(of_b)
     # The resamples differ, so the ends do in the third place.
-    assert stats.bootstrap_interval(statistic, TASKS_A, resamples=50_000) == pytest.approx(interval_a, abs=0.006)
-    assert stats.bootstrap_interval(statistic, TASKS_B, resamples=50_000) == pytest.approx(interval_b, abs=0.006)
+    assert stratified_interval(statistic, TASKS_A, resamples=50_000) == pytest.approx(interval_a, abs=0.006)
+    assert stratified_interval(statistic, TASKS_B, resamples=50_000) == pytest.approx(interval_b, abs=0.006)
 
 
 def test_probability_of_improvement_agrees_with_rliable() -> None:
     assert stats.probability_of_improvement(TASKS_A, TASKS_B) == pytest.approx(0.58333333)
-    interval = stats.bootstrap_interval(stats.probability_of_improvement, TASKS_A, TASKS_B)
+    interval = stratified_interval(stats.probability_of_improvement, TASKS_A, TASKS_B)
     assert interval == pytest.approx((0.36666667, 0.791875), abs=0.01)
 
 
 def test_a_profile_with_its_band_agrees_with_rliable() -> None:
     thresholds = np.array([0.0, 0.4, 0.9, 1.0, 1.1])
     assert stats.performance_profile(TASKS_A, thresholds) == pytest.approx([1, 10 / 15, 7 / 15, 3 / 15, 1 / 15])
-    low, high = stats.bootstrap_interval(lambda scores: stats.performance_profile(scores, thresholds), TASKS_A)
+    low, high = stratified_interval(lambda scores: stats.performance_profile(scores, thresholds), TASKS_A)
     # Shares come in steps of 1/15, and a quantile may fall on either side of one.
     assert low == pytest.approx([1, 0.53333333, 0.26666667, 0.06666667, 0], abs=0.067)
     assert high == pytest.approx([1, 0.8, 0.66666667, 0.33333333, 0.2], abs=0.067)
@@ -84,23 +85,23 @@ def test_a_profile_with_its_band_agrees_with_rliable() -> None:
 
 def test_a_task_is_resampled_from_its_own_runs() -> None:
     # Were runs drawn across tasks, the mean over tasks would vary; within constant tasks it cannot.
-    assert stats.bootstrap_interval(stats.mean, [np.full(4, 1.0), np.full(2, 5.0)]) == (3.0, 3.0)
+    assert stratified_interval(stats.mean, [np.full(4, 1.0), np.full(2, 5.0)]) == (3.0, 3.0)
 
 
 def test_two_seeds_have_the_interval_that_can_be_counted() -> None:
     # Resampled means of (0, 1): 0, ½, ½, 1. A quarter of the mass is at each end, far more than 2.5 %.
-    assert stats.bootstrap_interval(stats.mean, [np.array([0.0, 1.0])]) == (0.0, 1.0)
+    assert stratified_interval(stats.mean, [np.array([0.0, 1.0])]) == (0.0, 1.0)
 
 
 def test_an_interval_repeats_and_follows_its_seed() -> None:
     data = [np.random.default_rng(3).normal(size=6)]
-    assert stats.bootstrap_interval(stats.mean, data) == stats.bootstrap_interval(stats.mean, data)
-    assert stats.bootstrap_interval(stats.mean, data, seed=1) != stats.bootstrap_interval(stats.mean, data)
+    assert stratified_interval(stats.mean, data) == stratified_interval(stats.mean, data)
+    assert stratified_interval(stats.mean, data, seed=1) != stratified_interval(stats.mean, data)
 
 
 def test_groups_of_a_difference_are_resampled_independently() -> None:
     data = [np.array([0.0, 1.0, 2.0, 3.0, 4.0])]
-    low, high = stats.bootstrap_interval(stats.mean_difference, data, data)
+    low, high = stratified_interval(stats.mean_difference, data, data)
     # Drawn together, the difference of a group with itself would be 0 always. Variance of each mean: 2 / 5.
     assert (low, high) == pytest.approx((-1.96 * 0.8**0.5, 1.96 * 0.8**0.5), abs=0.1)
 
@@ -109,7 +110,7 @@ def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
     generator = np.random.default_rng(0)
     covered = 0
     for _ in range(300):
-        low, high = stats.bootstrap_interval(stats.mean, [generator.normal(size=30)], resamples=1000)
+        low, high = stratified_interval(stats.mean, [generator.normal(size=30)], resamples=1000)
         covered += low <= 0 <= high
     assert 270 <= covered <= 297, "95 % of 300 is 285"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
@@ -29,10 +30,17 @@ _MISFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeE
 
 @dataclass(frozen=True)
 class Spaces:
-    """The spaces of one environment."""
+    """The spaces of one environment, or of a dataset."""
 
     observation: spaces.Space[Any]
     action: spaces.Space[Any]
+
+    @classmethod
+    def of(cls, described: Any) -> Spaces:
+        """Those of a vector environment, or of a dataset."""
+        if isinstance(described, VectorEnv):
+            return cls(described.single_observation_space, described.single_action_space)
+        return cls(described.observation_space, described.action_space)
 
 
 def take_snapshot(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,11 +72,9 @@ class Bench:
 
     def config(self, seed: int, *, evaluate: bool = False) -> TrainConfig:
         hyperparams = dict(SHORT_RUN[registry.algorithm_info(self.algo).trainer])
-        if "critic_hidden_sizes" in {field.name for field in fields(self.algorithm_class.config_class)}:
-            hyperparams["critic_hidden_sizes"] = SMALL_NETWORKS
         settings: dict[str, Any] = {
             "hyperparams": {**hyperparams, **self.hyperparams},
-            "policy": {"hidden_sizes": SMALL_NETWORKS},
+            "policy": self._small_networks(),
             # On, because what the normalisers keep is easily forgotten in a checkpoint.
             "env": {
                 "normalize_observations": True,
@@ -99,6 +97,12 @@ class Bench:
             device=str(self.device),
             **settings,
         )
+
+    def _small_networks(self) -> dict[str, Any]:
+        """Also where the algorithm's own defaults have sizes for actor or critic alone."""
+        own = registry.algorithm_info(self.algo).policy
+        sizes = {key: SMALL_NETWORKS for key in ("actor_hidden_sizes", "critic_hidden_sizes") if own.get(key)}
+        return {"hidden_sizes": SMALL_NETWORKS, **sizes}
 
     @contextmanager
     def session(

@@ -22,6 +22,7 @@ from rl_training.envs.builtin.synthetic import (
     UNSUPPORTED_ACTION_SPACES,
     UNSUPPORTED_OBSERVATION_SPACES,
 )
+from rl_training.execution.batches import count_of
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.codec import decode, encode
 from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES, config_of, restore, spaces_of
@@ -266,7 +267,8 @@ def _act(algorithm: Algorithm[Any, Any], obs: Any, deterministic: bool) -> Tenso
     policy: Any = algorithm.policy
     policy.train(False)
     generator = torch.Generator(algorithm.device).manual_seed(11)
-    return policy.act(obs, generator=generator, deterministic=deterministic)
+    actions, _ = policy.act(obs, policy.initial_state(count_of(obs)), generator=generator, deterministic=deterministic)
+    return actions
 
 
 @contextmanager

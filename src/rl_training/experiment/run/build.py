@@ -19,11 +19,11 @@ from rl_training.algorithms.on_policy import OnPolicyAlgorithm
 from rl_training.data.hindsight import HindsightReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.sources import ReplaySource, TransitionDataset
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
 from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
-from rl_training.experiment.compiler import wants_compiling
 from rl_training.experiment.config.loader import ResolvedConfig, build_dataclass, preset_names
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.policies.policy_config import PolicyConfig
@@ -33,7 +33,7 @@ from rl_training.runtime.learner import Twin
 from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
-from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer, OnPolicyTrainer
+from rl_training.runtime.trainer import BaseTrainer, OfflineTrainer, OffPolicyTrainer, OnPolicyTrainer
 from rl_training.utils.coerce import plain_value
 from rl_training.utils.errors import ConfigError, EnvCreationError
 from rl_training.utils.seeding import derive_seed
@@ -90,7 +90,7 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
 
 def _check_precision(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
     prefix, device = f"{place}: " if place else "", select_device(config.device).type
-    if not algorithm_class.can_compile:
+    if not algorithm_class.other_precisions:
         raise ConfigError(f"{prefix}{algorithm_class.__name__} computes in float32 only: leave out precision.")
     if config.precision == "tf32" and device != "cuda":
         raise ConfigError(
@@ -208,10 +208,7 @@ def build_algorithm(
         raise ConfigError(
             f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
         )
-    compiled = wants_compiling(config, algorithm_class, hyperparams, device)
-    return _algorithm_maker(
-        algorithm_class, config, hyperparams, observation_space, action_space, device=device, compiled=compiled
-    )()
+    return _algorithm_maker(algorithm_class, config, hyperparams, observation_space, action_space, device=device)()
 
 
 def _algorithm_maker(
@@ -222,7 +219,6 @@ def _algorithm_maker(
     action_space: spaces.Space[Any],
     *,
     device: torch.device,
-    compiled: bool,
 ) -> Callable[[], Algorithm[Any, Any]]:
     return partial(
         algorithm_class,
@@ -234,7 +230,8 @@ def _algorithm_maker(
         normalize_rewards=config.env.normalize_rewards,
         seed=config.seed,
         device=device,
-        compiled=compiled,
+        execution=config.execution,
+        check_execution_every=config.check_execution_every,
         precision=config.precision,
     )
 
@@ -242,14 +239,15 @@ def _algorithm_maker(
 def build_trainer(
     config: TrainConfig,
     algorithm: Algorithm[Any, Any],
-    envs: VectorEnv[Any, Any, Any],
+    envs: VectorEnv[Any, Any, Any] | None,
     env_source: EnvSource,
     callbacks: Sequence[Callback],
     scratch: Path,
+    dataset: TransitionDataset | None = None,
 ) -> BaseTrainer:
     """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
+    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch, dataset))
 
 
 @dataclass(frozen=True)
@@ -258,10 +256,12 @@ class _Parts:
 
     config: TrainConfig
     algorithm: Any
-    envs: VectorEnv[Any, Any, Any]
+    envs: Any
+    """None for a run without environments."""
     env_source: EnvSource
     callbacks: Sequence[Callback]
     scratch: Path
+    dataset: TransitionDataset | None = None
 
 
 def _buffer_layout(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
         seed=config.seed,
         device=algorithm.device,
         timer=StageTimer(),
-        compiled=algorithm.compiled,
+        executor=algorithm.executor,
     )
     overlap = None
     if config.overlap:
@@ -303,7 +303,6 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
             parts.envs.single_observation_space,
             parts.envs.single_action_space,
             device=algorithm.device,
-            compiled=algorithm.compiled,
         )
         overlap = Overlap(algorithm, collector, Twin(make_twin, make_buffer))
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=overlap)
@@ -333,10 +332,26 @@ def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
     collector = ReplayCollector(
         stepper, algorithm, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
     )
-    return OffPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=config.overlap)
+    source = ReplaySource(buffer, hyperparams.per_beta)
+    return OffPolicyTrainer(
+        algorithm, collector, source, config.total_timesteps, parts.callbacks, overlap=config.overlap
+    )
 
 
-_TRAINERS: dict[str, Callable[..., BaseTrainer]] = {"on_policy": _build_on_policy, "off_policy": _build_off_policy}
+def _build_offline(parts: _Parts) -> OfflineTrainer:
+    config = parts.config
+    if parts.dataset is None:
+        raise ConfigError(
+            f"{config.algo} learns from a dataset and was given none: hand one over, e.g. {config.algo}(dataset)."
+        )
+    return OfflineTrainer(parts.algorithm, parts.dataset, config.total_timesteps, parts.callbacks, seed=config.seed)
+
+
+_TRAINERS: dict[str, Callable[..., BaseTrainer]] = {
+    "on_policy": _build_on_policy,
+    "off_policy": _build_off_policy,
+    "offline": _build_offline,
+}
 
 
 def _torch_dtypes(names: Any) -> Any:

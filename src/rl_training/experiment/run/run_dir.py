@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,16 +64,20 @@ def strict_json(value: Any) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON-lines file; a line cut short by a crash is passed over."""
+    """The records of a JSON-lines file; empty if it is not there."""
+    return parse_lines(path.read_text(encoding="utf-8").splitlines()) if path.exists() else []
+
+
+def parse_lines(lines: Iterable[str | bytes]) -> list[dict[str, Any]]:
+    """The records in lines of JSON; a line cut short by a crash is passed over."""
     records = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                records.append(record)
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
     return records
 
 

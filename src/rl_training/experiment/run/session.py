@@ -13,11 +13,11 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.data.sources import TransitionDataset
 from rl_training.experiment.checkpoint.replay_segments import INFO as REPLAY_SEGMENTS
 from rl_training.experiment.checkpoint.replay_segments import ReplaySegments, replay_state
 from rl_training.experiment.checkpoint.snapshot import Spaces, restore, take_snapshot
-from rl_training.experiment.checkpoint.store import Checkpoint as SavedCheckpoint
-from rl_training.experiment.checkpoint.store import CheckpointStore, write_checkpoint
+from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, write_checkpoint
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.lines import make_console
 from rl_training.experiment.run.build import EnvSource, build_trainer
@@ -28,8 +28,8 @@ from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRAT
 from rl_training.experiment.run.signals import stop_on_signals
 from rl_training.runtime.callbacks import (
     Callback,
-    Checkpoint,
     Evaluate,
+    SaveCheckpoints,
     StopOnNoImprovement,
     StopOnReward,
     StopOnTime,
@@ -71,16 +71,19 @@ class TrainingSession:
         self,
         config: TrainConfig,
         algorithm: Algorithm[Any, Any],
-        envs: VectorEnv[Any, Any, Any],
+        envs: VectorEnv[Any, Any, Any] | None,
         env_source: EnvSource,
         *,
+        dataset: TransitionDataset | None = None,
         run_dir: Path | None = None,
         callbacks: Sequence[Callback] = (),
         reference: Reference | None = None,
     ):
+        """Spaces come from the environments, or from the dataset of a run without any."""
         self.config, self.algorithm, self.run_dir = config, algorithm, run_dir
         self.reference = reference
-        self.spaces = Spaces(envs.single_observation_space, envs.single_action_space)
+        described = envs if dataset is None else dataset
+        self.spaces = Spaces.of(described)
         self.envs = envs
         self.metadata: RunMetadata | None = None
         self.store: CheckpointStore | None = None
@@ -93,16 +96,16 @@ class TrainingSession:
                 self.metadata = RunMetadata.load(run_dir)
             else:
                 self.metadata = RunMetadata.create(run_dir, config, str(algorithm.device))
-        self._saver = Checkpoint(self._save, every=config.checkpoint.every) if self.store is not None else None
+        self._saver = SaveCheckpoints(self._save, every=config.checkpoint.every) if self.store is not None else None
         self._before, self._after = self._own_callbacks()
         # A run's scratch folder goes with the run; without a run directory it goes with the session.
         self._temporary = tempfile.TemporaryDirectory(prefix="axiomrl-") if run_dir is None else None
         scratch = Path(self._temporary.name) if self._temporary is not None else run_dir / SCRATCH  # type: ignore[operator]
         ordered = [*self._before, *callbacks, *self._after]
-        self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch)
+        self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch, dataset)
         self._segments = ReplaySegments(run_dir / CHECKPOINTS) if run_dir is not None else None
 
-    def resume(self, checkpoint: SavedCheckpoint, notes: Sequence[str] = ()) -> None:
+    def resume(self, checkpoint: Checkpoint, notes: Sequence[str] = ()) -> None:
         """Continues from a checkpoint; the lineage says from which, and how exactly the environments came back."""
         restore(checkpoint, self.algorithm, self.trainer)
         if self._segments is not None and checkpoint.path.parent == self._segments.folder.parent:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_training.experiment.run.reference import Reference, value_at
-from rl_training.zoo.report.curves import Band, thin
+from rl_training.zoo.report.curves import Band, Floats, Series, thin
 from rl_training.zoo.report.markup import Html, figures, json_script, tag
 from rl_training.zoo.report.model import Score
-from rl_training.zoo.report.values import Floats, Series, show_number, show_share, show_steps
+from rl_training.zoo.values import show_number, show_share, show_steps
 
 SIZE = 1000.0
 """Side of the square that every SVG is drawn in."""
+_FRAME = {"viewBox": f"0 0 {SIZE:g} {SIZE:g}", "preserveAspectRatio": "none"}
 COLOURS = 5
 DASHES = 4
 """Colours of the palette in page.css; when they are used up they come again with another dash."""
@@ -57,7 +58,7 @@ def style_class(index: int) -> str:
 def swatch(index: int) -> Html:
     """A short piece of the group's line, for legends and tables."""
     line = tag("path", d="M0 500H1000", class_=f"mean {style_class(index)}")
-    return tag("svg", line, viewBox="0 0 1000 1000", preserveAspectRatio="none", class_="swatch", aria_hidden="true")
+    return tag("svg", line, **_FRAME, class_="swatch", aria_hidden="true")
 
 
 def line_chart(identifier: str, title: str, note: str, lines: Sequence[Line]) -> Html | None:
@@ -74,7 +75,9 @@ def line_chart(identifier: str, title: str, note: str, lines: Sequence[Line]) ->
     for line in drawn:
         layers = [tag("path", d=_path(seed.steps, seed.values, x, y), class_="seed") for seed in seeds[line.index]]
         if line.band is not None:
-            layers = [*_area(line.band, x, y), *layers]
+            if line.band.low is not None and line.band.high is not None:
+                outline = _outline(line.band.steps, line.band.low, line.band.high, x, y)
+                layers.insert(0, tag("path", d=outline, class_="band"))
             layers.append(tag("path", d=_path(line.band.steps, line.band.mean, x, y), class_="mean"))
             data.append({"s": line.index, "label": line.label, **_numbers(line.band, line.reference)})
         layers = [*_reference(line.reference, x, y, with_range=alone), *layers]
@@ -87,8 +90,7 @@ def line_chart(identifier: str, title: str, note: str, lines: Sequence[Line]) ->
             tag("desc", _description(drawn), id=f"{identifier}-d"),
             tag("path", d=_grid(x, y), class_="grid"),
             *shapes,
-            viewBox=f"0 0 {SIZE:g} {SIZE:g}",
-            preserveAspectRatio="none",
+            **_FRAME,
             role="img",
             aria_labelledby=f"{identifier}-t {identifier}-d",
         ),
@@ -121,8 +123,7 @@ def interval_plot(last: Score | None, best: Score | None, index: int, axis: Scal
             ring = f"M{axis.place(best.mean) * SIZE:.0f} 500h.01"
             parts += [tag("path", d=ring, class_="ring"), tag("path", d=ring, class_="hole")]
         parts.append(tag("path", d=f"M{axis.place(last.mean) * SIZE:.0f} 500h.01", class_="dot"))
-    frame = {"viewBox": f"0 0 {SIZE:g} {SIZE:g}", "preserveAspectRatio": "none", "aria_hidden": "true"}
-    return tag("svg", *parts, class_=f"interval c{index % COLOURS}", **frame)
+    return tag("svg", *parts, class_=f"interval c{index % COLOURS}", **_FRAME, aria_hidden="true")
 
 
 def score_axis(scores: Sequence[Score | None]) -> Scale:
@@ -140,7 +141,7 @@ def sparkline(curve: Series, step: int | None, title: str) -> Html:
         near = int(np.abs(curve.steps - step).argmin())
         left, top = x.place(curve.steps[near]) * SIZE, (1 - y.place(curve.values[near])) * SIZE
         parts.append(tag("path", d=f"M{left:.0f} {top:.0f}h.01", class_="mark"))
-    return tag("svg", *parts, viewBox="0 0 1000 1000", preserveAspectRatio="none", class_="sparkline", role="img")
+    return tag("svg", *parts, **_FRAME, class_="sparkline", role="img")
 
 
 def ticks(scale: Scale, wanted: int = 6) -> list[float]:
@@ -181,12 +182,6 @@ def _path(steps: Floats, values: Floats, x: Scale, y: Scale) -> str:
         return f"M{x.place(steps)[0] * SIZE:.1f} {(1 - y.place(values)[0]) * SIZE:.1f}h.01"
     points = zip(x.place(steps) * SIZE, (1 - y.place(values)) * SIZE)
     return "M" + "L".join(f"{left:.1f} {top:.1f}" for left, top in points)
-
-
-def _area(band: Band, x: Scale, y: Scale) -> list[Html]:
-    if band.low is None or band.high is None:
-        return []
-    return [tag("path", d=_outline(band.steps, band.low, band.high, x, y), class_="band")]
 
 
 def _outline(steps: Floats, low: Floats, high: Floats, x: Scale, y: Scale) -> str:

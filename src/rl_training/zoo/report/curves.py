@@ -1,21 +1,54 @@
-"""Curves over seeds: a common grid of steps, the mean, and its interval."""
+"""Curves: one quantity of a run over its steps, and the mean over seeds with its interval on a common grid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rl_training.zoo.report.values import Floats, Series
-from rl_training.zoo.statistics import bootstrap_interval
+from rl_training.utils.bootstrap import stratified_interval
+from rl_training.zoo.values import number
 
+Floats = NDArray[np.float64]
 MAX_POINTS = 160
 """More points than a chart has pixels to tell apart only make the file large."""
 INTERVAL_SEEDS = 3
 """Fewer seeds than this have no interval: a bootstrap of two values only repeats them."""
 RESAMPLES = 2_000
 """Enough for a line a pixel or two wide."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity over environment steps."""
+
+    steps: Floats
+    """(K,) rising."""
+    values: Floats
+    """(K,) finite."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def part(self, start: float, end: float) -> Series:
+        """The points between two shares of the series' own points, at least one: `part(0.5, 1)` is the second half."""
+        first = min(int(len(self) * start), max(len(self) - 1, 0))
+        last = max(int(np.ceil(len(self) * end)), first + 1)
+        return Series(self.steps[first:last], self.values[first:last])
+
+
+def series(records: Iterable[Mapping[str, Any]], key: str) -> Series:
+    """The finite values of a key with their steps; lines without one are left out, a step that does not rise too."""
+    steps, values = list[float](), list[float]()
+    for record in records:
+        step, value = number(record.get("step")), number(record.get(key))
+        if step is not None and value is not None and (not steps or step > steps[-1]):
+            steps.append(step)
+            values.append(value)
+    return Series(np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -26,7 +59,6 @@ class Band:
     mean: Floats
     low: Floats | None
     high: Floats | None
-    seeds: int
 
 
 def thin(curve: Series, limit: int = MAX_POINTS) -> Series:
@@ -58,7 +90,7 @@ def band(curves: Sequence[Series]) -> Band | None:
     low = high = None
     if len(curves) >= INTERVAL_SEEDS:
         low, high = _interval(filled, known, mean)
-    return Band(grid, mean, low, high, len(curves))
+    return Band(grid, mean, low, high)
 
 
 def _interval(filled: Floats, known: np.ndarray, mean: Floats) -> tuple[Floats, Floats]:
@@ -71,4 +103,4 @@ def _interval(filled: Floats, known: np.ndarray, mean: Floats) -> tuple[Floats, 
         total = weights @ known
         return np.where(total > 0, weights @ filled / np.maximum(total, 1), mean)
 
-    return bootstrap_interval(means, [np.arange(count, dtype=np.float64)], resamples=RESAMPLES)
+    return stratified_interval(means, [np.arange(count, dtype=np.float64)], resamples=RESAMPLES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any
 
@@ -12,7 +10,8 @@ from rl_training.experiment.run.run_dir import strict_json
 from rl_training.zoo.report.curves import Band
 from rl_training.zoo.report.model import Environment, Group, Report, RunRow, Score
 from rl_training.zoo.report.run_rules import resumes
-from rl_training.zoo.report.values import number
+from rl_training.zoo.report.throughput import SHARES
+from rl_training.zoo.values import csv_text, number
 
 SCHEMA = 1
 """Version of the JSON layout."""
@@ -25,12 +24,7 @@ def json_report(report: Report) -> str:
         "axiomrl": __version__,
         "created_at_utc": report.created.isoformat(),
         "environments": [_environment(environment) for environment in report.environments],
-        "runs": [
-            _run(group, row)
-            for environment in report.environments
-            for group in environment.groups
-            for row in group.rows
-        ],
+        "runs": [_run(group, row) for group in report.groups for row in group.rows],
         "findings": [
             {
                 "kind": finding.kind,
@@ -56,15 +50,8 @@ def json_report(report: Report) -> str:
 
 def csv_report(report: Report) -> str:
     """One row per run."""
-    rows = [
-        _run(group, row) for environment in report.environments for group in environment.groups for row in group.rows
-    ]
-    flat = [{key: value for key, value in row.items() if key != "resumes"} for row in rows]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(flat[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([{key: _cell(value) for key, value in row.items()} for row in flat])
-    return file.getvalue()
+    rows = [_run(group, row) for group in report.groups for row in group.rows]
+    return csv_text([{key: _cell(value) for key, value in row.items() if key != "resumes"} for row in rows])
 
 
 def _cell(value: Any) -> Any:
@@ -125,10 +112,7 @@ def _score(score: Score | None) -> dict[str, Any] | None:
 
 
 def _band(band: Band | None) -> dict[str, Any] | None:
-    if band is None:
-        return None
-    low, high = (None if edge is None else edge.tolist() for edge in (band.low, band.high))
-    return {"steps": band.steps.tolist(), "mean": band.mean.tolist(), "low": low, "high": high}
+    return None if band is None else {key: None if edge is None else edge.tolist() for key, edge in vars(band).items()}
 
 
 def _run(group: Group, row: RunRow) -> dict[str, Any]:
@@ -149,9 +133,6 @@ def _run(group: Group, row: RunRow) -> dict[str, Any]:
         "best_step": row.best_step,
         "seconds": row.speed.elapsed if row.speed is not None else None,
         "steps_per_second": row.speed.steps_per_second if row.speed is not None else None,
-        **{f"{stage}_share": row.speed.shares[stage] if row.speed is not None else None for stage in _STAGES},
+        **{f"{stage}_share": row.speed.shares[stage] if row.speed is not None else None for stage in SHARES},
         "resumes": resumes(run),
     }
-
-
-_STAGES = ("env", "inference", "buffer", "learn", "other")

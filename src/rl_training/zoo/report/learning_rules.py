@@ -10,9 +10,10 @@ import numpy as np
 from rl_training.experiment.run.reference import read_reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS
 from rl_training.utils.errors import UserError
+from rl_training.zoo.report.curves import Series, series
 from rl_training.zoo.report.findings import Finding, Rule
-from rl_training.zoo.report.values import Series, mapping, number, series, setting, show_number, show_share, show_steps
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import mapping, number, setting, show_number, show_share, show_steps
 
 MIN_LINES = 5
 """Fewer log lines than this say nothing about a trend."""

@@ -47,14 +47,10 @@ def json_script(identifier: str, value: Any) -> Html:
 
 
 def code_text(text: str) -> Html:
-    """Text in which `backquotes` mark code."""
-    parts = text.split("`")
-    return join(*(_code(part) if index % 2 else part for index, part in enumerate(parts)))
-
-
-def _code(text: str) -> Html:
-    """A short piece stays on one line, a long one may break."""
-    return tag("code", text, class_="short" if len(text) <= 36 else None)
+    """Text in which `backquotes` mark code, of which a short piece stays on one line and a long one may break."""
+    parts: list[str] = text.split("`")
+    parts[1::2] = [tag("code", code, class_="short" if len(code) <= 36 else None) for code in parts[1::2]]
+    return join(*parts)
 
 
 def table(caption: str, header: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Child]], **attributes: Any) -> Html:

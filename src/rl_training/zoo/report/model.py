@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.run.reference import Reference, read_reference
+from rl_training.utils.bootstrap import stratified_interval
 from rl_training.utils.errors import UserError
 from rl_training.zoo import statistics
-from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band
-from rl_training.zoo.report.differences import (
-    Fact,
-    Settings,
-    differing_keys,
-    experiment_settings,
-    facts,
-    same_settings,
-)
+from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band, series
 from rl_training.zoo.report.findings import SEVERITIES, Finding
-from rl_training.zoo.report.health import find_all
+from rl_training.zoo.report.learning_rules import LEARNING_RULES
+from rl_training.zoo.report.run_rules import RUN_RULES, stalled
 from rl_training.zoo.report.throughput import Throughput, throughput
-from rl_training.zoo.report.values import number, series, show_setting, show_steps
 from rl_training.zoo.run_records import RunRecord
-from rl_training.zoo.score_groups import method_differences, method_of, task_of
+from rl_training.zoo.score_groups import ScoreGroup, group_runs
+from rl_training.zoo.values import leaves, mapping, number, plural, show_setting, show_steps
 
 SEEDS_WANTED = 5
 """Groups with fewer seeds are flagged: with so few, the next seed may turn the picture round."""
+NOT_A_SETTING = ("seed", "output_dir")
+"""Keys that differ between any two runs."""
+_SYSTEM_NAMES = {"os": "operating system", "cpu": "CPU", "cpu_count": "CPU count", "gpu": "GPU"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one algorithm on one environment with the same settings: what may be averaged over seeds."""
+    """The runs of one method on one task, as the report shows them."""
 
     algo: str
     label: str
@@ -104,6 +103,16 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """Runs with one and the same config, apart from `NOT_A_SETTING`."""
+
+    label: str
+    runs: list[RunRecord]
+    values: dict[str, Any]
+    """Dotted keys."""
+
+
+@dataclass(frozen=True)
 class Environment:
     """Everything on one environment; scores of different environments are never put together."""
 
@@ -114,6 +123,18 @@ class Environment:
     settings: list[Settings]
     differing: list[str]
     """Config keys whose values differ between `settings`."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing about where runs were made, with the runs that have each value."""
+
+    name: str
+    values: dict[str, list[RunRecord]]
+
+    @property
+    def differs(self) -> bool:
+        return len(self.values) > 1
 
 
 @dataclass(frozen=True)
@@ -130,8 +151,12 @@ class Report:
     """Name of each run by its folder."""
 
     @property
+    def groups(self) -> list[Group]:
+        return [group for environment in self.environments for group in environment.groups]
+
+    @property
     def rows(self) -> list[RunRow]:
-        return [row for environment in self.environments for group in environment.groups for row in group.rows]
+        return [row for group in self.groups for row in group.rows]
 
     def name(self, run: RunRecord) -> str:
         return self.names[str(run.path)]
@@ -140,16 +165,15 @@ class Report:
 def build_report(runs: Sequence[RunRecord], skipped: Sequence[str], sources: Sequence[Path], now: datetime) -> Report:
     """Groups, curves, differences and findings of the runs; `skipped` are the folders that could not be read."""
     names = _names(runs)
-    by_env: dict[str, list[RunRecord]] = {}
-    for run in sorted(runs, key=lambda run: (task_of(run.config), run.algo, run.seed, str(run.path))):
-        by_env.setdefault(task_of(run.config), []).append(run)
-    findings = [finding for members in by_env.values() for run in members for finding in find_all(run, now)]
+    by_task: dict[str, list[ScoreGroup]] = {}
+    for group in group_runs(sorted(runs, key=lambda run: (run.seed, str(run.path)))):
+        by_task.setdefault(group.task, []).append(group)
     return Report(
         created=now,
         sources=list(sources),
-        environments=[_environment(name, members, names) for name, members in by_env.items()],
-        findings=sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)),
-        facts=facts(runs),
+        environments=[_environment(task, groups, names) for task, groups in by_task.items()],
+        findings=_findings([run for groups in by_task.values() for run in _in_order(groups)], now),
+        facts=_facts(runs),
         skipped=list(skipped),
         names=names,
     )
@@ -160,38 +184,40 @@ def score(values: Sequence[float]) -> Score | None:
     if not values:
         return None
     task = [np.asarray(values, dtype=np.float64)]
-    low, high = statistics.bootstrap_interval(statistics.mean, task) if len(values) >= INTERVAL_SEEDS else (None, None)
+    low, high = stratified_interval(statistics.mean, task) if len(values) >= INTERVAL_SEEDS else (None, None)
     return Score(list(values), float(statistics.mean(task)), float(statistics.interquartile_mean(task)), low, high)
 
 
-def _environment(name: str, runs: list[RunRecord], names: dict[str, str]) -> Environment:
-    experiments: list[list[RunRecord]] = []
+def _in_order(groups: Sequence[ScoreGroup]) -> list[RunRecord]:
+    """All runs of the groups, also repeated ones, by algorithm and seed."""
+    runs = [one.run for group in groups for one in (*group.runs, *group.repeated) if one.run is not None]
+    return sorted(runs, key=lambda run: (run.algo, run.seed, str(run.path)))
+
+
+def _findings(runs: Sequence[RunRecord], now: datetime) -> list[Finding]:
+    """Every finding, the gravest first; `now` tells a running run from one that was killed."""
+    found: list[Finding] = []
     for run in runs:
-        for members in experiments:
-            if members[0].algo == run.algo and not method_differences(
-                method_of(members[0].config), method_of(run.config)
-            ):
-                members.append(run)
-                break
-        else:
-            experiments.append([run])
-    labels = _labels(experiments)
-    groups = [_group(label, members, names) for label, members in zip(labels, experiments, strict=True)]
+        for rule in (*RUN_RULES, *LEARNING_RULES):
+            found += rule(run)
+        found += stalled(run, now)
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _environment(name: str, scores: list[ScoreGroup], names: dict[str, str]) -> Environment:
+    groups = [_group(label, one, names) for label, one in zip(_labels(scores), scores, strict=True)]
     groups.sort(key=lambda group: -group.last.mean if group.last is not None else float("inf"))
-    label_of = {str(row.run.path): group.label for group in groups for row in group.rows}
-    settings = same_settings([row.run for group in groups for row in group.rows], label_of)
-    differing = differing_keys([one.values for one in settings])
-    return Environment(name, groups, _comparisons(groups), settings, differing)
+    settings = _same_settings(groups)
+    return Environment(name, groups, _comparisons(groups), settings, _differing_keys([one.values for one in settings]))
 
 
-def _labels(experiments: list[list[RunRecord]]) -> list[str]:
+def _labels(groups: list[ScoreGroup]) -> list[str]:
     """The algorithm's name, and where it has several settings the first values that differ."""
     labels = []
-    for runs in experiments:
-        algo = runs[0].algo
-        name = ALGORITHMS[algo].name if algo in ALGORITHMS else algo
-        siblings = [experiment_settings(other[0]) for other in experiments if other[0].algo == algo]
-        own, keys = experiment_settings(runs[0]), differing_keys(siblings)
+    for group in groups:
+        name = ALGORITHMS[group.algo].name if group.algo in ALGORITHMS else group.algo
+        keys = _differing_keys([leaves(other.method) for other in groups if other.algo == group.algo])
+        own = leaves(group.method)
         more = [f"{len(keys) - 2} more"] if len(keys) > 2 else []
         labels.append(", ".join([name, *(_short(key, own.get(key)) for key in keys[:2]), *more]))
     return [
@@ -206,50 +232,37 @@ def _short(key: str, value: object) -> str:
     return f"{key.rpartition('.')[2]} {show_setting(value)}"
 
 
-def _group(label: str, runs: list[RunRecord], names: dict[str, str]) -> Group:
-    counted = one_per_seed(runs)
-    scored = [run for run in counted if _ending_score(run) is not None]
-    best = [value for run in scored if (value := run.best_score) is not None]
+def _group(label: str, group: ScoreGroup, names: dict[str, str]) -> Group:
+    runs, counted = _in_order([group]), [one.run for one in group.runs]
+    scored = [one.run for one in group.scored if one.run is not None]
     return Group(
-        algo=runs[0].algo,
+        algo=group.algo,
         label=label,
-        rows=[_row(run, names[str(run.path)], run in counted) for run in runs],
-        last=score([value for run in scored if (value := _ending_score(run)) is not None]),
-        best=score(best),
+        rows=[_row(run, names[str(run.path)], any(run is one for one in counted)) for run in runs],
+        last=score(group.last.tolist()),
+        best=score(group.best.tolist()),
         evaluation=band([series(run.evaluations, "mean") for run in scored]),
         training=band([series(run.metrics, "episode_return") for run in scored]),
         reference=_reference(runs),
-        flags=_flags(runs, counted, scored),
+        flags=_flags(group),
     )
 
 
-def one_per_seed(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """A seed trained twice is no more evidence: the completed run counts, and the newest of several."""
-    kept = {}
-    for run in sorted(runs, key=lambda run: (run.status == "completed", str(run.metadata.get("created_at_utc")))):
-        kept[run.seed] = id(run)
-    return [run for run in runs if kept[run.seed] == id(run)]
-
-
-def _ending_score(run: RunRecord) -> float | None:
-    """The last score; none for a failed run, whose newest evaluation is not what the training ended with."""
-    return None if run.status == "failed" else run.last_score
-
-
-def _flags(runs: list[RunRecord], counted: list[RunRecord], scored: list[RunRecord]) -> list[str]:
+def _flags(group: ScoreGroup) -> list[str]:
     flags = []
-    if not scored:
+    if not group.scored:
         flags.append("no score")
-    elif len(scored) < SEEDS_WANTED:
-        flags.append(f"only {len(scored)} seed{'' if len(scored) == 1 else 's'}")
-    if failed := sum(run.status == "failed" for run in counted):
+    elif len(group.scored) < SEEDS_WANTED:
+        flags.append(f"only {plural(len(group.scored), 'seed')}")
+    failed = sum(run.status == "failed" for run in group.runs)
+    if failed:
         flags.append(f"{failed} failed")
-    if missing := sum(run.status != "failed" and run not in scored for run in counted):
+    if missing := len(group.without_score) - failed:
         flags.append(f"{missing} never evaluated")
-    if unfinished := sum(run.status in ("running", "interrupted") for run in scored):
-        flags.append(f"{unfinished} unfinished")
-    if repeated := len(runs) - len(counted):
-        flags.append(f"{repeated} repeated seed{'' if repeated == 1 else 's'} left out")
+    if group.unfinished:
+        flags.append(f"{len(group.unfinished)} unfinished")
+    if group.repeated:
+        flags.append(f"{plural(len(group.repeated), 'repeated seed')} left out")
     return flags
 
 
@@ -266,25 +279,56 @@ def _reference(runs: Sequence[RunRecord]) -> Reference | None:
 
 
 def _row(run: RunRecord, name: str, counted: bool) -> RunRow:
-    curve = run.curve
-    best_step = max(curve, key=lambda point: point[1])[0] if curve else None
-    folder = run.path / "videos"
-    videos = (
-        sorted(path for path in folder.glob("*") if path.suffix in (".mp4", ".webm", ".gif")) if folder.is_dir() else []
-    )
+    best_step = max(run.curve, key=lambda point: point[1])[0] if run.curve else None
+    videos = sorted(path for path in (run.path / "videos").glob("*") if path.suffix in (".mp4", ".webm", ".gif"))
     return RunRow(run, name, counted, best_step, throughput(run), videos)
 
 
 def _comparisons(groups: list[Group]) -> list[Comparison]:
     """Every pair of groups that both have enough seeds for an interval, the better one first."""
-    enough = [group for group in groups if group.last is not None and len(group.last.values) >= INTERVAL_SEEDS]
     pairs = []
-    for better, other in combinations(enough, 2):
+    for better, other in combinations([group for group in groups if group.seeds >= INTERVAL_SEEDS], 2):
         assert better.last is not None and other.last is not None
         sides = [np.array(better.last.values)], [np.array(other.last.values)]
-        low, high = statistics.bootstrap_interval(statistics.probability_of_improvement, *sides)
+        low, high = stratified_interval(statistics.probability_of_improvement, *sides)
         pairs.append(Comparison(better, other, float(statistics.probability_of_improvement(*sides)), low, high))
     return pairs
+
+
+def _same_settings(groups: Sequence[Group]) -> list[Settings]:
+    """The runs of the groups by config."""
+    found: dict[str, Settings] = {}
+    for group in groups:
+        for row in group.rows:
+            values = {key: value for key, value in leaves(row.run.config).items() if key not in NOT_A_SETTING}
+            key = json.dumps(values, sort_keys=True, default=str)
+            found.setdefault(key, Settings(group.label, [], values)).runs.append(row.run)
+    return list(found.values())
+
+
+def _differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys of at least two of the configs (an algorithm's own keys are no difference) with more than one value."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if len({show_setting(config[key]) for config in configs if key in config}) > 1]
+
+
+def _facts(runs: Sequence[RunRecord]) -> list[Fact]:
+    """Versions, hardware and code of the runs, in the order of the first run that has each."""
+    found: dict[str, dict[str, list[RunRecord]]] = {}
+    for run in runs:
+        for name, value in _facts_of(run):
+            found.setdefault(name, {}).setdefault(value, []).append(run)
+    return [Fact(name, values) for name, values in found.items()]
+
+
+def _facts_of(run: RunRecord) -> list[tuple[str, str]]:
+    versions, system, git = (mapping(run.metadata.get(key)) for key in ("versions", "system", "git"))
+    commit = str(git.get("commit") or "unknown")[:12] + (" with changes" if git.get("dirty") else "")
+    return [
+        *((name, show_setting(value)) for name, value in versions.items()),
+        *((_SYSTEM_NAMES.get(name, name), show_setting(value)) for name, value in system.items()),
+        ("git commit", commit),
+    ]
 
 
 def _names(runs: Sequence[RunRecord]) -> dict[str, str]:

@@ -10,8 +10,7 @@ from rl_training.zoo.report import sections
 from rl_training.zoo.report.findings import SEVERITIES
 from rl_training.zoo.report.markup import Child, Html, join, tag
 from rl_training.zoo.report.model import Report
-from rl_training.zoo.report.results import results
-from rl_training.zoo.report.text import plural
+from rl_training.zoo.values import plural
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; media-src data:"
 """Even if the page held a link to another file by mistake, the browser would not load it."""
@@ -21,7 +20,7 @@ _HERE = Path(__file__).parent
 def html_report(report: Report, folder: Path) -> str:
     """The page; `folder` is where it will be, for links to videos too large to be put in."""
     parts: list[tuple[str, str, Html | None]] = [
-        ("results", "Results", results(report)),
+        ("results", "Results", sections.results(report)),
         ("findings", "Findings", sections.findings(report)),
         ("videos", "Videos", sections.videos(report, folder)),
         ("runs", "Runs", sections.runs(report)),
@@ -43,7 +42,8 @@ def html_report(report: Report, folder: Path) -> str:
         tag("title", f"{_title(report)} – AxiomRL report"),
         tag("style", _asset("page.css")),
     )
-    body = tag("body", _header(report), nav, tag("main", *main), _footer(), tag("script", _asset("page.js")))
+    footer = tag("footer", tag("p", f"Made by AxiomRL {__version__}. This page is one file and loads nothing."))
+    body = tag("body", _header(report), nav, tag("main", *main), footer, tag("script", _asset("page.js")))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
@@ -52,7 +52,7 @@ def _asset(name: str) -> Html:
 
 
 def _title(report: Report) -> str:
-    groups = [group for environment in report.environments for group in environment.groups]
+    groups = report.groups
     if len(groups) == 1:
         return f"{groups[0].label} on {report.environments[0].name}"
     if len(report.environments) == 1:
@@ -62,7 +62,6 @@ def _title(report: Report) -> str:
 
 def _header(report: Report) -> Html:
     counts = Counter(finding.severity for finding in report.findings)
-    groups = sum(len(environment.groups) for environment in report.environments)
     found: list[Child] = [
         tag("a", plural(counts[severity], severity), href="#findings", class_=f"severity {severity}")
         for severity in SEVERITIES
@@ -71,7 +70,7 @@ def _header(report: Report) -> Html:
     facts: list[tuple[str, Child]] = [
         ("Runs", f"{len(report.rows):,}"),
         ("Environments", f"{len(report.environments):,}"),
-        ("Groups", f"{groups:,}"),
+        ("Groups", f"{len(report.groups):,}"),
         ("Findings", join(*found) if found else "none"),
     ]
     if report.skipped:
@@ -84,7 +83,3 @@ def _header(report: Report) -> Html:
         tag("p", f"From {', '.join(map(str, report.sources))}. Made on {made}.", class_="muted"),
         tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts), class_="facts"),
     )
-
-
-def _footer() -> Html:
-    return tag("footer", tag("p", f"Made by AxiomRL {__version__}. This page is one file and loads nothing."))

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from rl_training.experiment.run.run_dir import CRASH
 from rl_training.zoo.report.findings import Finding, Rule
 from rl_training.zoo.report.throughput import ASIDE_LIMIT, MIN_SECONDS, slow_stage, speed_advice, throughput
-from rl_training.zoo.report.values import mapping, number, show_seconds, show_share, show_steps
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import mapping, number, show_seconds, show_share, show_steps
 
 SILENCE = timedelta(minutes=15)
 """A run that says it is running but has written nothing for so long was probably killed."""

@@ -1,4 +1,4 @@
-"""The page's sections below the results."""
+"""The page's sections."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rl_training.zoo.report.charts import sparkline, stage_bar, swatch
+from rl_training.zoo.report.charts import (
+    Line,
+    Scale,
+    interval_plot,
+    line_chart,
+    score_axis,
+    sparkline,
+    stage_bar,
+    swatch,
+)
+from rl_training.zoo.report.curves import series
 from rl_training.zoo.report.findings import Finding
 from rl_training.zoo.report.learning_rules import metric_series
 from rl_training.zoo.report.markup import Child, Html, code_text, figures, join, table, tag
-from rl_training.zoo.report.model import Group, Report, RunRow
+from rl_training.zoo.report.model import SEEDS_WANTED, Comparison, Environment, Group, Report, RunRow, Score
 from rl_training.zoo.report.run_rules import resumes, stop_reason
-from rl_training.zoo.report.text import by_kind, plural
-from rl_training.zoo.report.throughput import STAGES
-from rl_training.zoo.report.values import show_number, show_seconds, show_setting, show_share, show_steps
+from rl_training.zoo.report.text import by_kind, reference_text
+from rl_training.zoo.report.throughput import SHARES
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import plural, show_number, show_seconds, show_setting, show_share, show_steps
 
 VIDEO_BYTES = 8_000_000
 """A larger video is a link."""
@@ -26,6 +36,151 @@ ALL_VIDEO_BYTES = 40_000_000
 _MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 _FEW = 3
 """Runs of a finding that are shown at once."""
+_COLUMN = (None, "n", "n", "n", "n extra", "n extra", "extra")
+"""CSS classes of the columns of the table of scores."""
+
+
+def results(report: Report) -> Html:
+    """Scores and curves, one part per environment."""
+    explanation = (
+        "Scores are means over seeds of the evaluation return, with the 95 % bootstrap interval over seeds from three seeds on. "
+        "Last is each run's newest evaluation. Best is its highest, picked among many, so it flatters. "
+        f"Fewer than {SEEDS_WANTED} seeds are flagged: the next one may change the picture."
+    )
+    parts = [_results_on(one, index) for index, one in enumerate(report.environments)]
+    return join(tag("p", explanation, class_="hint"), *parts)
+
+
+def _results_on(environment: Environment, index: int) -> Html:
+    charts = _charts(environment, index)
+    legend = _legend(environment) if charts and environment.groups[1:] else None
+    return tag(
+        "section",
+        tag("h3", environment.name),
+        tag("div", _scores(environment), class_="scroll"),
+        legend,
+        tag("div", *charts, class_="charts") if charts else tag("p", "Nothing was logged to draw."),
+        _comparisons(environment),
+        class_="environment",
+    )
+
+
+def _scores(environment: Environment) -> Html:
+    """The table of scores. Its roles are written out because on a phone its rows become cards."""
+    axis = score_axis([score for group in environment.groups for score in (group.last, group.best)])
+    names = ("Algorithm", "Seeds", "Last checkpoint", "Best checkpoint", "Steps", "Time", "Last ● and best ○")
+    columns = [
+        tag("th", name, scope="col", role="columnheader", class_=_COLUMN[place]) for place, name in enumerate(names)
+    ]
+    return tag(
+        "table",
+        tag("caption", f"Scores on {environment.name}"),
+        tag("thead", tag("tr", *columns, role="row"), role="rowgroup"),
+        tag(
+            "tbody",
+            *(_summary_row(group, index, axis) for index, group in enumerate(environment.groups)),
+            role="rowgroup",
+        ),
+        class_="scores",
+        role="table",
+    )
+
+
+def _legend(environment: Environment) -> Html:
+    buttons = [
+        tag("button", swatch(index), group.label, type="button", aria_pressed="true", data_s=index)
+        for index, group in enumerate(environment.groups)
+    ]
+    return tag("div", *buttons, class_="legend", role="group", aria_label="Groups shown in the charts")
+
+
+def _charts(environment: Environment, index: int) -> list[Html]:
+    references = sum(group.reference is not None for group in environment.groups)
+    notes = ["mean over seeds"]
+    if any(group.evaluation is not None and group.evaluation.low is not None for group in environment.groups):
+        notes.append("band: its 95 % interval")
+    if any(len(group.rows) > 1 for group in environment.groups):
+        notes.append("thin: single runs")
+    if references == 1:
+        notes.append("grey: mean and range of the seeds of the shipped result with the same config")
+    elif references:
+        notes.append("dotted: shipped results with the same config")
+    kinds = (
+        ("evaluation", "Evaluation return", "; ".join(notes)),
+        ("training", "Training return", "mean of the last 100 episodes, exploration included"),
+    )
+    charts = [line_chart(f"e{index}-{kind}", title, note, _lines(environment, kind)) for kind, title, note in kinds]
+    return [chart for chart in charts if chart is not None]
+
+
+def _summary_row(group: Group, index: int, axis: Scale) -> Html:
+    steps = max((row.run.steps for row in group.counted), default=0)
+    times = sorted(row.speed.elapsed for row in group.counted if row.speed is not None and row.speed.elapsed)
+    seconds = times[len(times) // 2] if times else None
+    flags = tag("span", "; ".join(group.flags), class_="flag") if group.flags else None
+    reference = (
+        tag("span", figures(reference_text(group)[0]), class_="small muted") if group.reference is not None else None
+    )
+    cells: list[tuple[str, Child]] = [
+        ("Seeds", group.seeds),
+        ("Last checkpoint", _score_cell(group.last)),
+        ("Best checkpoint", _score_cell(group.best)),
+        ("Steps", show_steps(steps)),
+        ("Time", show_seconds(seconds)),
+        ("", interval_plot(group.last, group.best, index, axis)),
+    ]
+    label = tag("span", swatch(index), tag("span", group.label, flags, reference, class_="name"), class_="labelled")
+    return tag(
+        "tr",
+        tag("th", label, scope="row", role="rowheader"),
+        *(
+            tag("td", cell, role="cell", class_=_COLUMN[place], data_label=name)
+            for place, (name, cell) in enumerate(cells, start=1)
+        ),
+        role="row",
+    )
+
+
+def _score_cell(score: Score | None) -> Html:
+    if score is None:
+        return tag("span", "–", class_="muted")
+    interval = None
+    if score.low is not None and score.high is not None:
+        text = f"{figures(show_number(score.low))} to {figures(show_number(score.high))}"
+        interval = tag("span", text, class_="interval-text")
+    return join(tag("b", figures(show_number(score.mean))), interval)
+
+
+def _lines(environment: Environment, kind: str) -> list[Line]:
+    lines = []
+    for index, group in enumerate(environment.groups):
+        if kind == "evaluation":
+            seeds = [series(row.run.evaluations, "mean") for row in group.rows]
+            lines.append(Line(group.label, index, group.evaluation, seeds, group.reference))
+        else:
+            seeds = [series(row.run.metrics, "episode_return") for row in group.rows]
+            lines.append(Line(group.label, index, group.training, seeds, None))
+    return lines
+
+
+def _comparisons(environment: Environment) -> Html | None:
+    if not environment.comparisons:
+        return None
+    items = []
+    for pair in environment.comparisons:
+        interval = f"{show_share(pair.low)} to {show_share(pair.high)}"
+        words = f" with probability {show_share(pair.probability)} ({interval}): {_verdict(pair)}"
+        items.append(tag("li", tag("b", pair.better.label), " ends above ", tag("b", pair.other.label), figures(words)))
+    return tag(
+        "details", tag("summary", "Comparison of the groups"), tag("ul", *items, class_="pairs"), open=len(items) <= 3
+    )
+
+
+def _verdict(pair: Comparison) -> str:
+    if pair.low <= 0.5 <= pair.high:
+        return "open, more seeds would tell"
+    few = min(pair.better.seeds, pair.other.seeds) < SEEDS_WANTED
+    return "clear on these seeds, but they are few" if few else "clear"
 
 
 def findings(report: Report) -> Html:
@@ -142,18 +297,15 @@ def speed(report: Report) -> Html | None:
                 continue
             seconds = sum(one.train_seconds for one in speeds)
             steps = sum(one.steps_per_second * one.train_seconds for one in speeds)
-            shares = {
-                stage: sum(one.shares[stage] * one.train_seconds for one in speeds) / seconds
-                for stage in (*STAGES, "other")
-            }
+            shares = {stage: sum(one.shares[stage] * one.train_seconds for one in speeds) / seconds for stage in SHARES}
             name = f"{group.label} on {environment.name}"
             numbers = [show_share(share) for share in shares.values()]
             rows.append([name, f"{steps / seconds:,.0f}", stage_bar(shares), *numbers])
     if not rows:
         return None
-    key = tag("p", *(tag("span", stage, class_=f"key stage-{stage}") for stage in (*STAGES, "other")), class_="keys")
+    key = tag("p", *(tag("span", stage, class_=f"key stage-{stage}") for stage in SHARES), class_="keys")
     header = [("Group", False), ("Steps/s", True), ("Share of the training time", False)]
-    header += [(stage, True) for stage in (*STAGES, "other")]
+    header += [(stage, True) for stage in SHARES]
     note = "Without evaluations, checkpoints and compiling. Other is mostly logging."
     return join(key, table("Speed by stage", header, rows, class_="speed"), tag("p", note, class_="hint"))
 

@@ -8,9 +8,9 @@ from itertools import groupby
 from rl_training.zoo.report.findings import Finding
 from rl_training.zoo.report.model import Environment, Group, Report, Score
 from rl_training.zoo.report.run_rules import resumes
-from rl_training.zoo.report.throughput import STAGES
-from rl_training.zoo.report.values import show_number, show_seconds, show_setting, show_share, show_steps
+from rl_training.zoo.report.throughput import SHARES
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import plural, show_number, show_seconds, show_setting, show_share, show_steps, table
 
 
 def text_report(report: Report) -> str:
@@ -23,7 +23,7 @@ def text_report(report: Report) -> str:
     parts.append(_facts(report))
     if lineage := [(row.name, resume) for row in report.rows for resume in resumes(row.run)]:
         lines = [[name, r["checkpoint"], r["grade"], r["at_utc"][:19], r["notes"]] for name, r in lineage]
-        parts.append(_section("Resumes", _table(["run", "from checkpoint", "grade", "when (UTC)", "notes"], lines)))
+        parts.append(_section("Resumes", table([["run", "from checkpoint", "grade", "when (UTC)", "notes"], *lines])))
     if report.skipped:
         parts.append(_section("Skipped", report.skipped))
     return "\n\n".join(parts) + "\n"
@@ -31,16 +31,10 @@ def text_report(report: Report) -> str:
 
 def headline(report: Report) -> str:
     """One line: how many runs of what."""
-    runs, environments = len(report.rows), len(report.environments)
-    groups = sum(len(environment.groups) for environment in report.environments)
+    runs, groups, environments = len(report.rows), len(report.groups), len(report.environments)
     return (
         f"AxiomRL report: {plural(runs, 'run')} in {plural(groups, 'group')} on {plural(environments, 'environment')}"
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def score_text(score: Score | None) -> str:
@@ -73,7 +67,7 @@ def _environment(environment: Environment) -> str:
         last, best = score_text(group.last), score_text(group.best)
         notes = "; ".join([*group.flags, *reference_text(group)])
         lines.append([group.label, str(group.seeds), last, best, steps, notes])
-    rows = _table(header, lines)
+    rows = table([header, *lines])
     rows += [
         f"a run of {pair.better.label} beats one of {pair.other.label} with probability "
         f"{pair.probability:.2f} ({pair.low:.2f} to {pair.high:.2f})"
@@ -107,7 +101,7 @@ def _differences(environment: Environment) -> str:
         for key in environment.differing
     ]
     legend = [f"{letter} {name}" for letter, name in zip(letters, names, strict=True)]
-    return _section(f"Settings that differ on {environment.name}", [*legend, *_table(["key", *letters], rows)])
+    return _section(f"Settings that differ on {environment.name}", [*legend, *table([["key", *letters], *rows])])
 
 
 def _seeds(runs: Sequence[RunRecord]) -> str:
@@ -122,11 +116,11 @@ def _facts(report: Report) -> str:
             lines.append([fact.name, f"DIFFERS: {values}"])
         else:
             lines.append([fact.name, next(iter(fact.values))])
-    return _section("Versions and hardware", _table(["what", "value"], lines))
+    return _section("Versions and hardware", table([["what", "value"], *lines]))
 
 
 def _runs(report: Report) -> str:
-    header = ["run", "status", "steps", "last", "best", "time", "steps/s", *STAGES, "other"]
+    header = ["run", "status", "steps", "last", "best", "time", "steps/s", *SHARES]
     rows = []
     for row in report.rows:
         scores = [show_steps(row.run.steps), show_number(row.run.last_score), show_number(row.run.best_score)]
@@ -135,16 +129,10 @@ def _runs(report: Report) -> str:
             shares = [show_share(share) for share in row.speed.shares.values()]
             speed = [show_seconds(row.speed.elapsed), f"{row.speed.steps_per_second:,.0f}", *shares]
         rows.append([row.name, row.run.status, *scores, *speed])
-    return _section("Runs, with the stages' shares of the training time", _table(header, rows))
+    return _section("Runs, with the stages' shares of the training time", table([header, *rows]))
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
     """Characters from files that could steer the terminal become blanks."""
     printable = ("".join(sign if sign.isprintable() else " " for sign in line) for line in [title, *lines])
     return "\n  ".join(printable)
-
-
-def _table(header: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    table = [header, *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

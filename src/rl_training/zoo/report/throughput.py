@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_training.zoo.report.values import number, setting
+from rl_training.experiment.run.view import STAGES
 from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.values import number, setting
 
-STAGES = ("env", "inference", "buffer", "learn")
+SHARES = (*STAGES, "other")
+"""Parts of the training time; `other` is what no stage accounts for (mostly logging)."""
 LIMITS = {"learn": 0.7, "env": 0.6, "inference": 0.5, "buffer": 0.4, "other": 0.3}
 """Share of the training time from which a stage is worth a word."""
 ASIDE_LIMIT = 0.5
@@ -19,11 +21,11 @@ MIN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Throughput:
-    """Speed of one run. Shares are parts of the training time; what is not in a named stage (logging) is `other`."""
+    """Speed of one run."""
 
     steps_per_second: float
     shares: dict[str, float]
-    """`STAGES` and `other`; they add up to 1."""
+    """Of `SHARES`; they add up to 1."""
     train_seconds: float
     elapsed: float | None
     """Seconds of the whole run, with evaluations, checkpoints and compiling; None if it was not logged."""

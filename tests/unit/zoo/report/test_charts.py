@@ -10,15 +10,14 @@ import pytest
 
 from rl_training.experiment.run.reference import Reference
 from rl_training.zoo.report.charts import Line, Scale, line_chart, score_axis, sparkline, stage_bar, ticks
-from rl_training.zoo.report.curves import Band
+from rl_training.zoo.report.curves import Band, Series
 from rl_training.zoo.report.model import Score
-from rl_training.zoo.report.values import Series
 
 STEPS = np.array([0.0, 500.0, 1000.0])
 
 
 def a_band() -> Band:
-    return Band(STEPS, np.array([0.0, 10.0, 20.0]), np.array([0.0, 5.0, 10.0]), np.array([0.0, 15.0, 30.0]), 3)
+    return Band(STEPS, np.array([0.0, 10.0, 20.0]), np.array([0.0, 5.0, 10.0]), np.array([0.0, 15.0, 30.0]))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl_training.zoo.report.curves import band, thin
-from rl_training.zoo.report.values import Series, series
+from rl_training.zoo.report.curves import Series, band, series, thin
 
 
 def curve(steps: list[float], values: list[float]) -> Series:

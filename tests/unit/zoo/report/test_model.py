@@ -11,10 +11,11 @@ import pytest
 
 from helpers.report_runs import change_metadata, learning_run
 from helpers.run_folders import write_run
+from rl_training.utils.bootstrap import stratified_interval
 from rl_training.zoo.report.model import Report, build_report, score
 from rl_training.zoo.run_records import find_runs
 from rl_training.zoo.score_groups import collect
-from rl_training.zoo.statistics import bootstrap_interval, mean
+from rl_training.zoo.statistics import mean
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -42,7 +43,7 @@ def test_the_interval_is_that_of_the_statistics_module() -> None:
     values = [1.0, 2.0, 4.0, 8.0, 16.0]
     made = score(values)
     assert made is not None
-    assert (made.low, made.high) == bootstrap_interval(mean, [np.array(values)])
+    assert (made.low, made.high) == stratified_interval(mean, [np.array(values)])
     assert made.mean == pytest.approx(6.2) and made.iqm == pytest.approx(14 / 3), "without 1 and 16"
     assert score([]) is None
 

@@ -15,8 +15,8 @@ from helpers.run_folders import write_run
 from rl_training.zoo.report.export import csv_report, json_report
 from rl_training.zoo.report.model import Report, build_report
 from rl_training.zoo.report.text import text_report
-from rl_training.zoo.report.values import leaves, show_number, show_seconds, show_setting, show_steps
 from rl_training.zoo.run_records import find_runs
+from rl_training.zoo.values import leaves, show_number, show_seconds, show_setting, show_steps
 
 
 def report_on(folder: Path) -> Report:

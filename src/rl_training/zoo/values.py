@@ -1,46 +1,12 @@
-"""Numbers and settings read from a run's files, which may hold anything."""
+"""Values from a run's files, which may hold anything, and numbers, settings and tables as every listing shows them."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Series:
-    """One quantity over environment steps."""
-
-    steps: Floats
-    """(K,) rising."""
-    values: Floats
-    """(K,) finite."""
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def part(self, start: float, end: float) -> Series:
-        """The points between two shares of the series' own points, at least one: `part(0.5, 1)` is the second half."""
-        first = min(int(len(self) * start), max(len(self) - 1, 0))
-        last = max(int(np.ceil(len(self) * end)), first + 1)
-        return Series(self.steps[first:last], self.values[first:last])
-
-
-def series(records: Iterable[Mapping[str, Any]], key: str) -> Series:
-    """The finite values of a key with their steps; lines without one are left out, a step that does not rise too."""
-    steps, values = list[float](), list[float]()
-    for record in records:
-        step, value = number(record.get("step")), number(record.get(key))
-        if step is not None and value is not None and (not steps or step > steps[-1]):
-            steps.append(step)
-            values.append(value)
-    return Series(np.array(steps, dtype=np.float64), np.array(values, dtype=np.float64))
 
 
 def number(value: object) -> float | None:
@@ -131,3 +97,31 @@ def show_seconds(value: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), width: float = math.inf) -> list[str]:
+    """Rows as aligned columns, those numbered in `right` to the right; closer together where they would exceed `width`."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+    return [
+        gap.join(
+            cell.rjust(size) if column in right else cell.ljust(size)
+            for column, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows under the keys of the first one."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()

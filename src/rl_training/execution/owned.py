@@ -1,0 +1,272 @@
+"""What belongs to the owner of a recorded function: its tensors, and the numbers and flags that its code may read.
+
+Found by walking from the owner through attributes, modules, dataclasses, dicts and lists. An attribute named in the class
+attribute `unwatched` changes between calls and is read by no recorded function: a count of updates, the newest metrics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from operator import is_, itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+FOREIGN = (
+    "builtins",
+    "collections",
+    "functools",
+    "gymnasium",
+    "numpy",
+    "random",
+    "threading",
+    "torch",
+    "types",
+    "weakref",
+)
+"""Packages whose objects are not looked into, modules of torch excepted."""
+PLAIN = (int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
+NONE: frozenset[str] = frozenset()
+
+Keyed = dict[Any, Any] | list[Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """A dict of attributes, a dict or a list, with what it held."""
+
+    content: Keyed
+    path: str
+    unwatched: frozenset[str]
+    before: Keyed
+
+    def place(self, key: Any) -> str:
+        return (
+            f"{self.path}.{key}" if isinstance(self.content, dict) and isinstance(key, str) else f"{self.path}[{key}]"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One value and where it stands."""
+
+    content: Keyed
+    key: Any
+    value: Any
+    path: str
+
+    def now(self) -> Any:
+        return _get(self.content, self.key)
+
+
+class Owned:
+    """All that an owner has at one moment."""
+
+    def __init__(self, owner: object):
+        self.tensors: list[Tensor] = []
+        self.modules: list[nn.Module] = []
+        self.containers: list[Container] = []
+        self._settings: list[Entry] = []
+        self._objects: list[Entry] = []
+        self._bound: list[Entry] = []
+        self._walk(owner, type(owner).__name__, set(), watched=True)
+        self.memories = {memory_of(tensor) for tensor in self.tensors}
+
+    def watch(self, read: list[Tensor]) -> Watch:
+        """Notices changes of settings and parts, and of which tensors those are that were read."""
+        wanted = {id(tensor) for tensor in read}
+        bound = [entry for entry in self._bound if id(entry.value) in wanted]
+        hooks = [getattr(module, name) for module in self.modules for name in HOOKS]
+        return Watch(self._settings, [*self._objects, *bound], hooks, read)
+
+    def hooked(self) -> str | None:
+        """The first module with a hook, which a recorded function would not call."""
+        for module in self.modules:
+            if any(getattr(module, name) for name in HOOKS):
+                return type(module).__name__
+        return None
+
+    def _walk(self, value: Any, path: str, seen: set[int], *, watched: bool) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            self.modules.append(value)
+        content: Keyed
+        if isinstance(value, dict | list):
+            content, unwatched = value, NONE
+        elif isinstance(value, tuple):
+            content, unwatched = list(value), NONE
+        elif isinstance(value, nn.Module) or _looked_into(value):
+            content, unwatched = value.__dict__, getattr(type(value), "unwatched", NONE)
+        else:
+            return
+        here = Container(content, path, unwatched, content.copy())
+        self.containers.append(here)
+        keys: Any = list(content) if isinstance(content, dict) else range(len(content))
+        for key in keys:
+            if key not in HOOKS and not getattr(type(content[key]), "outside_of_steps", False):
+                place = path if key in ("_parameters", "_buffers", "_modules") else here.place(key)
+                self._add(Entry(content, key, content[key], place), seen, watched=watched and key not in unwatched)
+
+    def _add(self, entry: Entry, seen: set[int], *, watched: bool) -> None:
+        if isinstance(entry.value, Tensor):
+            self.tensors.append(entry.value)
+            self._bound.append(entry)
+        elif _is_setting(entry.value):
+            if watched:
+                self._settings.append(entry)
+        else:
+            if watched:
+                self._objects.append(entry)
+            self._walk(entry.value, entry.path, seen, watched=watched)
+
+
+class Watch:
+    """Tells whether what a recording rests on is still as it was."""
+
+    def __init__(self, settings: list[Entry], objects: list[Entry], hooks: list[Any], read: list[Tensor]):
+        self._entries, self._bound = settings, objects
+        self._settings, self._objects = _grouped(settings), _grouped(objects)
+        self._numbers = [getter(content) for getter, content in self._settings]
+        self._identities = [getter(content) for getter, content in self._objects]
+        self._hooks, self._counts = hooks, list(map(len, hooks))
+        self._read, self._pointers = read, [tensor.data_ptr() for tensor in read]
+
+    def holds(self) -> bool:
+        try:
+            if [getter(content) for getter, content in self._settings] != self._numbers:
+                return False
+            for (getter, content), known in zip(self._objects, self._identities):
+                if not all(map(is_, getter(content), known)):
+                    return False
+        except (KeyError, IndexError):  # an attribute is gone
+            return False
+        moved = [tensor.data_ptr() for tensor in self._read] != self._pointers
+        return not moved and list(map(len, self._hooks)) == self._counts
+
+    def difference(self) -> str:
+        """What has changed, in words."""
+        for entry in self._entries:
+            if (now := entry.now()) != entry.value:
+                return f"{entry.path} changed from {entry.value!r} to {now!r}"
+        for entry in self._bound:
+            if entry.now() is not entry.value:
+                return f"{entry.path} is another object now"
+        if list(map(len, self._hooks)) != self._counts:
+            return "the hooks of a module changed"
+        return "a tensor lies elsewhere in memory now"
+
+
+class Undo:
+    """Brings the owner's tensors and attributes, and the random streams, back to where they were."""
+
+    def __init__(self, owned: Owned, generator: torch.Generator | None):
+        self._containers, self._generator = owned.containers, generator
+        self._copies = [(memory, memory.clone()) for memory in _memories(owned.tensors)]
+        on_gpu = any(tensor.is_cuda for tensor in owned.tensors)
+        self._global, self._global_cuda = torch.random.get_rng_state(), torch.cuda.get_rng_state() if on_gpu else None
+        self._stream = None if generator is None else generator.get_state()
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        for container in self._containers:
+            if isinstance(container.content, dict):
+                for key in [key for key in container.content if key not in container.before]:
+                    del container.content[key]
+                for key, value in container.before.items():  # type: ignore[union-attr]
+                    if _get(container.content, key) is not value:
+                        container.content[key] = value
+            else:
+                container.content[:] = container.before
+        for memory, before in self._copies:
+            memory.copy_(before)
+        torch.random.set_rng_state(self._global)
+        if self._global_cuda is not None:
+            torch.cuda.set_rng_state(self._global_cuda)
+        if self._generator is not None and self._stream is not None:
+            self._generator.set_state(self._stream)
+
+    def values(self) -> list[Tensor]:
+        """What the owner's tensors hold now, copied, in a fixed order."""
+        return [memory.clone() for memory, _ in self._copies]
+
+    def before(self) -> list[Tensor]:
+        """What they held at the start, in the same order."""
+        return [before for _, before in self._copies]
+
+    def assigned(self) -> str | None:
+        """The first attribute or item that is not what it was: a repeated recording would not assign it again."""
+        for container in self._containers:
+            content, before = container.content, container.before
+            if isinstance(content, list):
+                keys: Any = range(max(len(content), len(before)))
+            else:
+                keys = {**content, **before} if content.keys() != before.keys() else content  # type: ignore[dict-item,union-attr]
+            for key in keys:
+                now, then = _get(content, key), _get(before, key)
+                outside = key in container.unwatched or getattr(type(now), "outside_of_steps", False)
+                if now is not then and not outside and not (_is_setting(now) and _is_setting(then) and now == then):
+                    return container.place(key)
+        return None
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Names the memory that a tensor, perhaps a view, lies in."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _memories(tensors: list[Tensor]) -> list[Tensor]:
+    """All of the memory that the tensors lie in, each piece once, as vectors."""
+    found: dict[int, Tensor] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() and storage.data_ptr() not in found:
+            size = (storage.nbytes() // tensor.element_size(),)
+            found[storage.data_ptr()] = tensor.detach().new_empty(0).set_(storage, 0, size, (1,))
+    return list(found.values())
+
+
+def _grouped(entries: list[Entry]) -> list[tuple[Any, Keyed]]:
+    """(reader of all keys at once, content) for each container."""
+    groups: dict[int, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(id(entry.content), []).append(entry)
+    return [(_reader([entry.key for entry in group]), group[0].content) for group in groups.values()]
+
+
+def _reader(keys: list[Any]) -> Any:
+    """Reads several keys as a tuple; `itemgetter` gives a bare value for one."""
+    if len(keys) > 1:
+        return itemgetter(*keys)
+    (key,) = keys
+    return lambda content: (content[key],)
+
+
+def _get(content: Keyed, key: Any) -> Any:
+    try:
+        return content[key]
+    except (KeyError, IndexError):
+        return None
+
+
+def _is_setting(value: Any) -> bool:
+    """A number, flag, name or the like, which code may depend on and which is compared by value."""
+    if isinstance(value, PLAIN):
+        return True
+    if isinstance(value, tuple | frozenset):
+        return all(_is_setting(part) for part in value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return False
+    frozen = value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return frozen and all(_is_setting(getattr(value, field.name)) for field in dataclasses.fields(value))
+
+
+def _looked_into(value: Any) -> bool:
+    """Whether the attributes of an object count: of ours, of a user's, and of torch's optimisers, which hold step sizes."""
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return False
+    return isinstance(value, torch.optim.Optimizer) or type(value).__module__.split(".")[0] not in FOREIGN
