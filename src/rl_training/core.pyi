@@ -29,7 +29,7 @@ class LoadSettings(TypedDict, total=False):
     check_execution_every: int
     overlap: bool
     precision: Literal["float32", "tf32", "bf16"]
-    output_dir: str | None
+    output_dir: str | Path | None
     policy: PolicyConfig | Mapping[str, Any]
     evaluation: EvaluationConfig | Mapping[str, Any]
     checkpoint: CheckpointConfig | Mapping[str, Any]

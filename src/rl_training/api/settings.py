@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import VectorEnv
@@ -82,7 +83,7 @@ def config_settings() -> list[Setting]:
         if dataclasses.is_dataclass(kind) or key == "hyperparams":
             kind, default = kind | Mapping[str, Any], {}
         elif key == "output_dir":
-            kind, default = str | None, None
+            kind, default = str | Path | None, None
         settings.append(Setting(key, kind, default))
     return settings
 

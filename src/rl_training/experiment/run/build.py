@@ -44,7 +44,7 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
     """The config with every hyperparameter written out, and the hyperparameters as the algorithm's own dataclass."""
     config = source.config if isinstance(source, ResolvedConfig) else source
     locate: Callable[[str], str | None] = source.locate if isinstance(source, ResolvedConfig) else lambda key: None
-    registry.algorithm_info(config.algo, locate("algo"))
+    info = registry.algorithm_info(config.algo, locate("algo"))
     algorithm_class = registry.load(config.algo)
     try:
         hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
@@ -66,16 +66,16 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
         if getattr(config.policy, key) != getattr(PolicyConfig(), key):
             place = locate(f"policy.{key}")
             raise ConfigError(
-                f"{place + ': ' if place else ''}policy.{key} means nothing to {algorithm_class.__name__}: leave it out."
+                f"{place + ': ' if place else ''}policy.{key} means nothing to {info.name}: leave it out."
             )
     return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
 
 
 def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
-    prefix = f"{place}: " if place else ""
+    prefix, name = f"{place}: " if place else "", registry.algorithm_info(config.algo).name
     if not algorithm_class.can_overlap:
         raise ConfigError(
-            f"{prefix}overlap is not for {algorithm_class.__name__}, only for PPO, A2C and off-policy algorithms. Leave it out."
+            f"{prefix}overlap is not for {name}, only for PPO, A2C and off-policy algorithms. Leave it out."
         )
     if issubclass(algorithm_class, OnPolicyAlgorithm) and select_device(config.device).type != "cpu":
         raise ConfigError(
@@ -83,7 +83,7 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
         )
     if issubclass(algorithm_class, OnPolicyAlgorithm) and algorithm_class.__module__ == "__main__":
         raise ConfigError(
-            f"{prefix}overlap learns in a second process, which cannot see {algorithm_class.__name__} in your script. "
+            f"{prefix}overlap learns in a second process, which cannot see {name} in your script. "
             "Move the class into a module and import it from there."
         )
 
@@ -91,7 +91,8 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
 def _check_precision(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
     prefix, device = f"{place}: " if place else "", select_device(config.device).type
     if not algorithm_class.other_precisions:
-        raise ConfigError(f"{prefix}{algorithm_class.__name__} computes in float32 only: leave out precision.")
+        name = registry.algorithm_info(config.algo).name
+        raise ConfigError(f"{prefix}{name} computes in float32 only: leave out precision.")
     if config.precision == "tf32" and device != "cuda":
         raise ConfigError(
             f"{prefix}precision: tf32 is for NVIDIA GPUs, and this run uses the device {device}. Leave it out."
@@ -205,9 +206,8 @@ def build_algorithm(
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
     if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
-        raise ConfigError(
-            f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
-        )
+        name = registry.algorithm_info(config.algo).name
+        raise ConfigError(f"env.normalize_rewards is not for {name}: rewards in its replay buffer would change scale.")
     return _algorithm_maker(algorithm_class, config, hyperparams, observation_space, action_space, device=device)()
 
 
