@@ -62,7 +62,7 @@ pages: dev schema
 torture: dev
 	$(BIN)/python -m pytest -m torture tests/faults -v
 
-# BENCH passes options on, e.g. make bench BENCH="--cases ppo-cartpole --rounds 3 --compile".
+# BENCH passes options on, e.g. make bench BENCH="--cases ppo-cartpole --rounds 3".
 bench: dev
 	$(BIN)/python -m benchmarks $(BENCH)
 

@@ -1,4 +1,4 @@
-"""Measures AxiomRL beside other libraries: python -m benchmarks [--quick] [--cases ...] [--peers ...] [--rounds R] [--compile].
+"""Measures AxiomRL beside other libraries: python -m benchmarks [--quick] [--cases ...] [--peers ...] [--rounds R].
 
 Every case is one record of the data file; measuring some cases again replaces only their records.
 """
@@ -41,7 +41,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cases", type=_names, help=f"comma-separated, of: {', '.join(case.name for case in CASES)}")
     parser.add_argument("--peers", type=_names, help=f"comma-separated, of: {', '.join(PEERS)}")
     parser.add_argument("--rounds", type=int, help="how often each library is measured (5; quick: 2)")
-    parser.add_argument("--compile", action="store_true", help="also measure ours with `compile: true`")
     parser.add_argument("--reinstall", action="store_true", help="make the peers' environments anew")
     parser.add_argument("--install-only", action="store_true", help="only make the peers' environments")
     parser.add_argument(
@@ -95,7 +94,7 @@ def main(arguments: Sequence[str]) -> None:
     begin, records = time.monotonic(), []
     for case in options.cases:
         print(f"{case.name} ...", flush=True)
-        taking_part = entries(case, peers, compiled=options.compile, quick=options.quick)
+        taking_part = entries(case, peers, quick=options.quick)
         outcome = run_case(case, taking_part, pythons, options.rounds, quick=options.quick)
         record = record_of(case, outcome, case.work_for(quick=options.quick))
         records.append((case, record))

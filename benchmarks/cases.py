@@ -35,8 +35,6 @@ class Case:
     """Whether `--quick` measures the case without being asked for it."""
     threads: tuple[int, ...] = (1,)
     """Numbers of torch threads that are tried; each library's best counts."""
-    compiles: bool = False
-    """Whether `--compile` adds a compiled variant of ours."""
 
     def work_for(self, *, quick: bool) -> Work:
         return {"kind": self.kind, **self.work, **(self.quick if quick else {})}
@@ -47,7 +45,7 @@ STEPS_PER_SECOND = (Metric("steps_per_second", "steps/s"),)
 
 def _training(name: str, work: Work, quick: Work, *, in_quick: bool = True, threads: tuple[int, ...] = (1,)) -> Case:
     work = {"max_seconds": 30, **work}
-    return Case(name, work["algo"], STEPS_PER_SECOND, work, quick, in_quick, threads, compiles=True)
+    return Case(name, work["algo"], STEPS_PER_SECOND, work, quick, in_quick, threads)
 
 
 PPO = {
@@ -206,12 +204,13 @@ CASES: tuple[Case, ...] = (
         in_quick=False,
     ),
     Case("import", "import_library", (Metric("seconds", "s", "seconds"),)),
-    Case("start-up", "startup", (Metric("seconds", "s", "seconds"),), PPO_CARTPOLE, compiles=True),
+    Case("start-up", "startup", (Metric("seconds", "s", "seconds"),), PPO_CARTPOLE),
 )
 
 PEERS = ("sb3", "tianshou", "torchrl", "d3rlpy", "sample_factory", "rllib")
 
-_OFF_POLICY = ("dqn-cartpole", "sac-pendulum", "td3-pendulum", "sac-halfcheetah", "td3-halfcheetah")
+_OFF_POLICY = tuple(case.name for case in CASES if case.kind in ("dqn", "sac", "td3"))
+_PPO = tuple(case.name for case in CASES if case.kind == "ppo")
 _REPLAY = ("replay-sample", "replay-memory", "checkpoint")
 
 
@@ -219,10 +218,12 @@ def _not_measured() -> dict[tuple[str, str], str]:
     reasons = {
         ("d3rlpy", "replay-memory"): "keeps lists of small objects, whose size its arrays do not tell",
         ("sample_factory", "ppo-halfcheetah"): "needs gymnasium < 1.0, which has no HalfCheetah-v5",
+        ("sample_factory", "ppo-walker2d"): "needs gymnasium < 1.0, which has no Walker2d-v5",
     }
-    reasons |= {("d3rlpy", case): "has no PPO" for case in ("ppo-cartpole", "ppo-halfcheetah", "gae", "start-up")}
+    reasons |= {(peer, "a2c-acrobot"): "its script here has no A2C" for peer in PEERS if peer != "sb3"}
+    reasons |= {("d3rlpy", case): "has no PPO" for case in (*_PPO, "gae", "start-up")}
     reasons |= {("sample_factory", case): "has no off-policy algorithms" for case in (*_OFF_POLICY, *_REPLAY)}
-    reasons |= {("rllib", case): "no longer has TD3" for case in ("td3-pendulum", "td3-halfcheetah")}
+    reasons |= {("rllib", case): "no longer has TD3" for case in _OFF_POLICY if case.startswith("td3-")}
     reasons |= {("rllib", case): "its buffer holds episodes that connectors turn into batches" for case in _REPLAY}
     return reasons
 

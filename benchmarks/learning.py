@@ -1,4 +1,4 @@
-"""What the benchmark's runs learn: python -m benchmarks.learning [--cases ...] [--peers ...] [--seeds ...] [--compile].
+"""What the benchmark's runs learn: python -m benchmarks.learning [--cases ...] [--peers ...] [--seeds ...].
 
 Speed says little of a run that learns less. So the same work with the same hyperparameters is trained to its end here, over
 several seeds, by us and by others, and the last policy is evaluated in plain Gymnasium with deterministic actions.
@@ -39,7 +39,6 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(TOTALS), help=f"comma-separated, of: {', '.join(TOTALS)}")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"comma-separated, of: {', '.join(PEERS)}")
     parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--compile", action="store_true", help="also ours with `compile: true`")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -47,15 +46,13 @@ def main() -> None:
     pythons = {"ours": ours().python, **{peer: install(peer).python for peer in peers}}
     seeds = [int(seed) for seed in options.seeds.split(",")]
     run = {
-        "command": f"python -m benchmarks.learning --peers {options.peers} --seeds {options.seeds}"
-        + (" --compile" if options.compile else ""),
+        "command": f"python -m benchmarks.learning --peers {options.peers} --seeds {options.seeds}",
         **machine(),
         "versions": {
             name: versions(python, (*DISTRIBUTIONS[name], *COMMON)) for name, python in pythons.items() if python
         },
     }
-    taking_part = [Entry("ours", 1), *([Entry("ours", 1, compiled=True)] if options.compile else [])]
-    taking_part += [Entry(peer, 1) for peer in peers]
+    taking_part = [Entry(library, 1) for library in ("ours", *peers)]
     for name in options.cases.split(","):
         work = {**find_case(name).work_for(quick=False), "total": TOTALS[name], "episodes": EPISODES}
 
@@ -68,8 +65,8 @@ def main() -> None:
         for entry in taking_part:
             with ThreadPoolExecutor(options.jobs) as pool:
                 scores = list(pool.map(lambda seed, entry=entry: score(entry, seed), seeds))
-            returns[entry.name] = dict(zip(seeds, scores))
-            print(f"{name}, {entry.name}: {json.dumps(returns[entry.name])}", flush=True)
+            returns[entry.library] = dict(zip(seeds, scores))
+            print(f"{name}, {entry.library}: {json.dumps(returns[entry.library])}", flush=True)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         keep(
             options.output,

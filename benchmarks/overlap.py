@@ -1,4 +1,4 @@
-"""What `overlap: true` gains over the serial loop, both compiled: python -m benchmarks.overlap [--rounds R] [CASE ...].
+"""What `overlap: true` gains over the serial loop: python -m benchmarks.overlap [--rounds R] [CASE ...].
 
 Two agents train through the ordinary API, in turns of a few seconds: the benchmark's PPO on CartPole, and presets. Nothing is
 gained where no second core is free, so every turn notes how many cores other programs used, and rounds in which that was more
@@ -76,7 +76,6 @@ def make_agent(case: str, overlap: bool, folder: str, *, seed: int = 0, total_ti
             seed=seed,
             total_timesteps=total_timesteps,
             device="cpu",
-            compile=True,
             overlap=overlap,
             output_dir=folder,
             evaluation=replace(config.evaluation, every=0),
@@ -114,7 +113,7 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         agents = {name: make_agent(case, name == "overlapped", folder) for name in ("serial", "overlapped")}
         for agent in agents.values():
-            take_turn(agent)  # compiles
+            take_turn(agent)  # records
         taken = [{name: take_turn(agent) for name, agent in agents.items()} for _ in range(rounds)]
         for agent in agents.values():
             agent.close()

@@ -11,30 +11,27 @@ from benchmarks.ratios import Kind, Ratio, best, compare, shares
 from benchmarks.runner import Entry, Outcome
 
 Series = dict[str, list[float]]
-"""Values by name of the entry, one per round."""
+"""Values by library, one per round."""
 
 
 def series_of(outcome: Outcome, metric: Metric) -> tuple[Series, dict[str, int]]:
-    """(values of each library and variant with the number of threads that suits it best, that number)."""
+    """(values of each library with the number of threads that suits it best, that number)."""
     by_threads: dict[str, dict[int, list[float]]] = {}
     for entry, results in outcome.results.items():
-        by_threads.setdefault(entry.name, {})[entry.threads] = [result["values"][metric.name] for result in results]
+        by_threads.setdefault(entry.library, {})[entry.threads] = [result["values"][metric.name] for result in results]
     threads = {name: best(options, metric.kind) for name, options in by_threads.items()}
     return {name: by_threads[name][count] for name, count in threads.items()}, threads
 
 
-def ratios_of(series: Series, kind: Kind) -> dict[str, dict[str, Ratio]]:
-    """Variant of ours → peer → ratio, over the rounds that the peer took part in, which are the first ones."""
-    peers = [name for name in series if not name.startswith("ours")]
-    return {
-        ours: {peer: compare(series[ours][: len(series[peer])], series[peer], kind) for peer in peers}
-        for ours in series
-        if ours.startswith("ours")
-    }
+def ratios_of(series: Series, kind: Kind) -> dict[str, Ratio]:
+    """Ours to each peer, over the rounds that the peer took part in, which are the first ones."""
+    ours = series.get("ours", [])
+    peers = {name: values for name, values in series.items() if name != "ours" and ours}
+    return {peer: compare(ours[: len(values)], values, kind) for peer, values in peers.items()}
 
 
 def fastest_peer(series: Series, kind: Kind) -> str | None:
-    peers = {name: values for name, values in series.items() if not name.startswith("ours")}
+    peers = {name: values for name, values in series.items() if name != "ours"}
     return best(peers, kind) if peers else None
 
 
@@ -48,10 +45,7 @@ def record_of(case: Case, outcome: Outcome, work: Mapping[str, Any]) -> dict[str
             "ratio": "peer/ours" if metric.kind == "seconds" else "ours/peer",
             "threads": threads,
             "fastest_peer": fastest_peer(series, metric.kind),
-            "ratios": {
-                ours: {peer: ratio.to_json() for peer, ratio in peers.items()}
-                for ours, peers in ratios_of(series, metric.kind).items()
-            },
+            "ratios": {"ours": {peer: ratio.to_json() for peer, ratio in ratios_of(series, metric.kind).items()}},
         }
     return {
         "work": dict(work),
@@ -80,16 +74,16 @@ def stages_of(outcome: Outcome) -> dict[Entry, dict[str, float]]:
 
 
 def lines_of(case: Case, outcome: Outcome) -> list[str]:
-    """The case as a table: one line per library, ratios to each of our variants, the fastest peer marked."""
+    """The case as a table: one line per library, ours compared with it, the fastest peer marked."""
     lines = []
     for metric in case.metrics:
         series, threads = series_of(outcome, metric)
         ratios = ratios_of(series, metric.kind)
         fastest = fastest_peer(series, metric.kind)
         meaning = "share of its bytes" if metric.kind == "bytes" else "times as fast"
-        lines.append(f"{case.name}: {metric.name} [{metric.unit}]; ratio: {', '.join(ratios)} {meaning}")
+        lines.append(f"{case.name}: {metric.name} [{metric.unit}]; ratio: ours {meaning}")
         for name, values in series.items():
-            ratio = "   ".join(str(peers[name]) for peers in ratios.values() if name in peers)
+            ratio = str(ratios.get(name, ""))
             mark = "*" if name == fastest else " "
             lines.append(f"  {mark} {name:<16} {threads[name]} thr {_number(median(values)):>12}   {ratio}")
     for entry, stages in stages_of(outcome).items():
@@ -104,12 +98,12 @@ def _number(value: float) -> str:
 
 def summary(records: Sequence[tuple[Case, Mapping[str, Any]]]) -> list[str]:
     """One line per number: ours against the fastest peer."""
-    lines = [f"{'case':<38} {'variant':<14} {'fastest peer':<16} ratio (min..max)"]
+    lines = [f"{'case':<38} {'fastest peer':<16} ratio (min..max)"]
     for case, record in records:
         for name, metric in record["metrics"].items():
             peer = metric["fastest_peer"]
             label = case.name if len(case.metrics) == 1 else f"{case.name}: {name}"
-            for variant, ratios in metric["ratios"].items():
-                if peer is not None:
-                    lines.append(f"{label:<38} {variant:<14} {peer:<16} {Ratio(tuple(ratios[peer]['rounds']))}")
+            if peer in metric["ratios"]["ours"]:
+                ratio = Ratio(tuple(metric["ratios"]["ours"][peer]["rounds"]))
+                lines.append(f"{label:<38} {peer:<16} {ratio}")
     return lines

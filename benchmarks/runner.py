@@ -26,34 +26,25 @@ class Entry:
 
     library: str
     threads: int
-    compiled: bool = False
-
-    @property
-    def name(self) -> str:
-        """The library, and which of our variants; the number of threads is a choice within it."""
-        return f"{self.library} compiled" if self.compiled else self.library
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{self.library}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
 class MeasurementError(Exception):
     """A peer script did not deliver a result."""
 
 
-def entries(case: Case, peers: Iterable[str], *, compiled: bool, quick: bool) -> list[Entry]:
+def entries(case: Case, peers: Iterable[str], *, quick: bool) -> list[Entry]:
     """Who takes part, in the order of each round: ours first, then the peers that can do the case."""
     threads = (1,) if quick else case.threads
-    found = [Entry("ours", count) for count in threads]
-    if compiled and case.compiles:
-        found += [Entry("ours", count, compiled=True) for count in threads]
     able = [peer for peer in peers if (peer, case.name) not in NOT_MEASURED]
-    return found + [Entry(peer, count) for peer in able for count in threads]
+    return [Entry(library, count) for library in ("ours", *able) for count in threads]
 
 
 def measure(entry: Entry, python: Path, work: Mapping[str, Any]) -> dict[str, Any]:
     """The result of one fresh process."""
-    text = json.dumps({**work, "threads": entry.threads, "compile": entry.compiled})
+    text = json.dumps({**work, "threads": entry.threads})
     threads = {name: str(entry.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         # A folder of its own: some libraries leave files wherever they are.

@@ -10,6 +10,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "performance"
 PAGE = ROOT / "docs" / "performance.md"
+NO_LONGER = "ours compiled"
+"""A variant that older records also have."""
 MEMORY_UNIT = "bytes/step"
 GPU_LEARNING = {
     "sac-halfcheetah-overlap": ("controls/sac_pendulum_overlapped",),
@@ -26,18 +28,18 @@ def read(name: str, folder: Path = FOLDER) -> dict[str, Any]:
 def cpu_table(records: dict[str, Any], learning: dict[str, Any]) -> list[str]:
     """Per case, how many times as fast as the fastest other library, median and spread over the rounds; and what it learns."""
     lines = [
-        "| case | fastest other library | ours | ours compiled | rounds | measured | mean return after training |",
-        "|---|---|---|---|---|---|---|",
+        "| case | fastest other library | ours | rounds | measured | mean return after training |",
+        "|---|---|---|---|---|---|",
     ]
     for case, record in records.items():
         for metric, values in record["metrics"].items():
             peer = values["fastest_peer"]
-            cells = [_ratio(values["ratios"].get(who, {}).get(peer)) for who in ("ours", "ours compiled")]
+            ratios = values["ratios"]["ours"]
             name = f"{case}, {metric}" if len(record["metrics"]) > 1 else case
             unit = " (less is better)" if values["unit"] == MEMORY_UNIT else ""
             day = record["at_utc"][:10]
-            cells += [str(record["rounds"]), day, _learned(learning.get(case))]
-            beside = f"{peer} (of {len(values['ratios']['ours'])})"
+            cells = [_ratio(ratios.get(peer)), str(record["rounds"]), day, _learned(learning.get(case))]
+            beside = f"{peer} (of {len(ratios)})"
             lines.append(f"| {name}{unit} | {beside} | {' | '.join(cells)} |")
     return lines
 
@@ -46,7 +48,7 @@ def _learned(record: dict[str, Any] | None) -> str:
     """The mean over the seeds of each library's return, and the range."""
     if record is None:
         return "–"
-    returns = {who: list(scores.values()) for who, scores in record["returns"].items()}
+    returns = {who: list(scores.values()) for who, scores in record["returns"].items() if who != NO_LONGER}
     shown = (f"{who} {sum(own) / len(own):.0f} ({min(own):.0f} to {max(own):.0f})" for who, own in returns.items())
     return f"{min(map(len, returns.values()))} seeds, {record['steps']:,} steps: {', '.join(shown)}"
 
@@ -97,7 +99,7 @@ def growth_table(record: dict[str, Any]) -> list[str]:
 
 def overlap_table(record: dict[str, Any]) -> list[str]:
     lines = [
-        "| work | overlapped / serial, both compiled | rounds | mean return, serial / overlapped |",
+        "| work | overlapped / serial | rounds | mean return, serial / overlapped |",
         "|---|---|---|---|",
     ]
     for case, found in record.items():

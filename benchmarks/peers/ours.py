@@ -22,10 +22,6 @@ from benchmarks.peers.common import (
 )
 
 
-class NotSupported(Exception):
-    """This version of AxiomRL cannot do what was asked."""
-
-
 def import_library(work: Work) -> Result:
     def load() -> None:
         from rl_training import PPO  # noqa: F401  # loads torch and the whole agent
@@ -33,24 +29,13 @@ def import_library(work: Work) -> Result:
     return {"values": {"seconds": seconds_of(load)}}
 
 
-def compile_setting(work: Work, known: set[str]) -> dict[str, Any]:
-    """The config key that says whether to compile, where this version has it."""
-    if "compile" not in known:
-        if work["compile"]:
-            raise NotSupported("this version has no config key `compile`")
-        return {}
-    return {"compile": bool(work["compile"])}
-
-
 def env_setting(work: Work) -> dict[str, Any]:
-    """Several CartPoles step at once: as tensors where rollouts are compiled, which needs them, and as arrays otherwise."""
-    if work["env"] != "CartPole-v1" or work["num_envs"] == 1:
-        return {}
-    return {"env": {"backend": "tensor" if work["compile"] else "native"}}
+    """Several CartPoles step at once, as arrays."""
+    return {"env": {"backend": "native"}} if work["env"] == "CartPole-v1" and work["num_envs"] > 1 else {}
 
 
 def _count_steps(algorithm: Any) -> Callable[[], int]:
-    """Counts the steps of the algorithm's optimisers, which are not torch's. Compiled updates do not call them."""
+    """Counts the steps of the algorithm's optimisers, which are not torch's. Recorded updates do not call them."""
     count = 0
 
     def counted(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,8 +53,6 @@ def _count_steps(algorithm: Any) -> Callable[[], int]:
 
 def _learn(work: Work, **hyperparams: Any) -> Result:
     watch = watch_for(work)
-    import dataclasses
-
     import rl_training
     from rl_training import Callback, TrainConfig
 
@@ -83,7 +66,6 @@ def _learn(work: Work, **hyperparams: Any) -> Result:
                 self.end.update(trainer.timer.seconds)
                 trainer.stop("measured")
 
-    known = {field.name for field in dataclasses.fields(TrainConfig)}
     ticks = Ticks()
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
@@ -99,7 +81,7 @@ def _learn(work: Work, **hyperparams: Any) -> Result:
             hyperparams={"learning_rate": work["lr"], "gamma": work["gamma"], **hyperparams},
             evaluation={"every": 0},  # type: ignore[arg-type]
             checkpoint={"every": 0},  # type: ignore[arg-type]
-            **compile_setting(work, known),
+            execution="eager" if COUNTING else "auto",
             **env_setting(work),
         )
         agent = getattr(rl_training, work["algo"].upper())(config)

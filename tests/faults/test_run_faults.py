@@ -96,7 +96,7 @@ def test_second_ctrl_c_leaves_at_once(tmp_path):
         "--set=hyperparams.num_steps=1000000",  # one iteration lasts minutes, and the first signal waits for its end
         "--import=slow_env",
         "--set=env_id=Marked-v0",
-        PYTHONPATH=str(tmp_path),
+        PYTHONPATH=os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
         MARKER=str(marker),
     )
 
@@ -159,7 +159,7 @@ def test_nan_loss_stops_before_the_step_with_the_metric_named_and_state_saved(tm
         tmp_path / "runs",
         "--import=nan_env",
         "--set=env_id=NanAfter-v0",
-        PYTHONPATH=str(tmp_path),
+        PYTHONPATH=os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
     )
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1

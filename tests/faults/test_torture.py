@@ -50,7 +50,7 @@ RUNS = {
     ),
     "crossq-pendulum": (
         "crossq/pendulum",
-        {"total_timesteps": 4_000, "hyperparams.critic_hidden_sizes": [64, 64], **SMALL},
+        {"total_timesteps": 4_000, "policy.critic_hidden_sizes": [64, 64], **SMALL},
     ),
     "redq-pendulum": ("redq/pendulum", {"total_timesteps": 2_500, **SMALL}),
     "droq-pendulum": ("droq/pendulum", {"total_timesteps": 2_500, **SMALL}),

@@ -37,7 +37,7 @@ def make_batch(
         next_obs=next_obs[:, None],
         discounts=discounts,
         weights=torch.ones(len(obs)) if weights is None else torch.tensor(weights),
-        indices=torch.arange(len(obs)),
+        indices=np.arange(len(obs)),
     )
 
 
@@ -50,7 +50,7 @@ def random_batch(size: int = 32, obs: tuple[int, ...] = (1,), actions: int = 1) 
         next_obs=torch.randn(size, *obs, generator=generator),
         discounts=0.9 * (torch.rand(size, generator=generator) < 0.8),
         weights=torch.ones(size),
-        indices=torch.arange(size),
+        indices=np.arange(size),
     )
 
 
@@ -91,4 +91,5 @@ def best_action(kind: type, updates: int, **settings: Any) -> float:
     batch = make_batch([(1.0, action, -4 * (action - 0.5) ** 2, 1.0, 0.0) for action in actions])
     for _ in range(updates):
         algorithm.update(batch, 0.0)
-    return algorithm.policy.act(torch.ones(1, 1), deterministic=True).item()
+    actions, _ = algorithm.policy.act(torch.ones(1, 1), deterministic=True)
+    return actions.item()

@@ -88,7 +88,7 @@ def both_replays(reference: ModuleType, steps: int) -> tuple[Any, ReplayBuffer, 
 
 def same_batch(reference: ModuleType, plain: Any, batch: TransitionBatch) -> Any:
     """The transitions of a batch of the package's, taken from the reference's replay; they must be the same."""
-    rows = batch.indices.numpy()  # one environment: the index is the number of the step
+    rows = batch.indices  # one environment: the index is the number of the step
     columns = (plain.obs, plain.actions, plain.rewards, plain.next_obs, plain.terminated)
     same = reference.Batch(*(torch.from_numpy(column[rows]) for column in columns))
     for name in ("obs", "actions", "rewards", "next_obs"):
@@ -97,8 +97,10 @@ def same_batch(reference: ModuleType, plain: Any, batch: TransitionBatch) -> Any
     return same
 
 
-def rows_of(batch: TransitionBatch, mask: Any) -> TransitionBatch:
-    return TransitionBatch(**{field.name: getattr(batch, field.name)[mask] for field in fields(batch)})
+def rows_of(batch: TransitionBatch, mask: np.ndarray) -> TransitionBatch:
+    columns = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    rows = torch.from_numpy(mask)
+    return TransitionBatch(**{name: own[rows if isinstance(own, Tensor) else mask] for name, own in columns.items()})
 
 
 def algorithm_of_preset(preset: str, **changes: Any) -> Any:

@@ -49,9 +49,10 @@ def make_rollout(
     is_terminated, is_truncated, is_valid = flags(terminated, shape), flags(truncated, shape), flags(valid, shape, True)
     buffer = RolloutBuffer(num_steps, num_envs, (3,), (), action_dtype=torch.int64)
     for t in range(num_steps):
+        actions, _ = algorithm.policy.act(obs[t], generator=generator)
         buffer.add(
             obs=obs[t],
-            actions=algorithm.policy.act(obs[t], generator=generator),
+            actions=actions,
             rewards=reward[t],
             terminated=is_terminated[t],
             truncated=is_truncated[t],

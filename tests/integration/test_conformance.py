@@ -90,8 +90,8 @@ class ForgetsCounter(A2C):
         super().__init__(*args, **kwargs)
         self._updates = itertools.count(1)
 
-    def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
-        return super()._optimize(rollout, 1.0 if next(self._updates) > 5 else 0.5)
+    def update(self, rollout: Any, progress: float) -> dict[str, Tensor]:
+        return super().update(rollout, 1.0 if next(self._updates) > 5 else 0.5)
 
 
 class IgnoresRestoredGenerator(A2C):
@@ -128,10 +128,10 @@ class NoiseOfEvaluation(A2C):
         super().__init__(*args, **kwargs)
         policy, act = self.policy, self.policy.act
 
-        def disturbing(obs: Any, **settings: Any) -> Tensor:
+        def disturbing(obs: Any, state: Any = None, **settings: Any) -> tuple[Tensor, Any]:
             if not policy.training:
                 torch.rand(1, generator=self.generator)
-            return act(obs, **settings)
+            return act(obs, state, **settings)
 
         policy.act = disturbing  # type: ignore[method-assign]
 
@@ -152,7 +152,12 @@ class DeclaresTooMuch(A2C):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         act = self.policy.act
-        self.policy.act = lambda obs, **settings: act(obs, **settings)[..., :1]  # type: ignore[method-assign]
+
+        def first_choice(obs: Any, state: Any = None, **settings: Any) -> tuple[Tensor, Any]:
+            actions, state = act(obs, state, **settings)
+            return actions[..., :1], state
+
+        self.policy.act = first_choice  # type: ignore[method-assign]
 
     action_spaces: ClassVar[tuple[str, ...]] = ("MultiDiscrete",)
 

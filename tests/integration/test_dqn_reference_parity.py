@@ -81,7 +81,7 @@ def test_transitions_targets_and_weights_are_the_same(reference: ModuleType) -> 
     optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
     for _ in range(5):
         batch = ours.sample(64)
-        rows = batch.indices.numpy()  # one environment: the index is the number of the step
+        rows = batch.indices  # one environment: the index is the number of the step
         same = reference.Batch(
             *(
                 torch.from_numpy(column[rows])

@@ -44,6 +44,6 @@ def test_a_short_run(preset: str, options: list[str], tmp_path: Path, capsys: py
     (record,), _ = find_runs([tmp_path])
     for key in ("episode_return", *READ_BY_RULES[record.algo]):
         assert len(series(record.metrics, key)) > 0, key
-    for key in ("compile", "num_threads", "num_envs", "total_timesteps", "env.backend", "env.normalize_rewards"):
+    for key in ("execution", "num_threads", "num_envs", "total_timesteps", "env.backend", "env.normalize_rewards"):
         assert setting(record.config, key) is not None, key
     assert {"versions", "system", "git", "stop_reason", "resumes", "created_at_utc"} <= set(record.metadata)

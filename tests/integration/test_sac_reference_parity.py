@@ -82,8 +82,8 @@ def test_a_time_limit_bootstraps_and_an_end_does_not(reference: ModuleType) -> N
     algorithm, agent, generator = _twins(reference)
     config = reference.Config(tau=TAU)
     batch = ours.sample(300)
-    rows = batch.indices.numpy()
-    ended = torch.from_numpy(cut[rows] | plain.terminated[rows])
+    rows = batch.indices
+    ended = cut[rows] | plain.terminated[rows]
     batch = rows_of(batch, ended)
     same = same_batch(reference, plain, batch)
     assert same.terminated.any() and not same.terminated.all()

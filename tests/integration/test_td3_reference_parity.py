@@ -84,8 +84,8 @@ def test_a_time_limit_bootstraps_and_an_end_does_not(reference: ModuleType) -> N
     algorithm, agent, generator = _twins(reference)
     config = reference.Config(tau=TAU)
     batch = ours.sample(300)
-    rows = batch.indices.numpy()
-    batch = rows_of(batch, torch.from_numpy(cut[rows] | plain.terminated[rows]))
+    rows = batch.indices
+    batch = rows_of(batch, cut[rows] | plain.terminated[rows])
     same = same_batch(reference, plain, batch)
     assert same.terminated.any() and not same.terminated.all()
 
@@ -112,7 +112,9 @@ def test_exploration_is_the_same(reference: ModuleType) -> None:
         algorithm.policy.actor.network[-1].bias += torch.tensor([3.0, 0.0])
     obs = torch.randn(1, 3, generator=torch.Generator().manual_seed(0))
     noise, ours = (torch.Generator().manual_seed(1) for _ in range(2))
-    actions = [algorithm.explore(obs, generator=ours, progress=0.0)[0] for _ in range(50)]
+    explorer = algorithm.make_explorer()
+    acted = [explorer.act(obs, None, generator=ours, progress=0.0)[0].clone() for _ in range(50)]
+    actions = [one[0] for one in acted]
     same = [torch.from_numpy(reference.act(agent, obs[0], 0.1, noise)) for _ in range(50)]
     assert_same(actions, same, 1e-6)
     assert torch.stack(actions).amax(dim=0)[0] == 1 and torch.stack(actions).std(dim=0)[1] > 0.05

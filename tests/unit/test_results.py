@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.experiment.config.loader import preset_names, resolve
-from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.zoo.reference import in_todays_keys
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "results").glob("*.json"))
@@ -54,8 +54,8 @@ def test_a_data_file_says_how_it_was_made_and_adds_up(path):
     assert {"torch", "gymnasium", "numpy", "axiomrl"} <= set(record["versions"])
     assert record["last_mean"] == pytest.approx(sum(run["last"]["mean"] for run in runs) / len(runs), abs=0.01)
     assert all(run["curve"] for run in runs)
-    # The numbers belong to the preset as it is now, not to an earlier version of it; keys that are newer have their defaults.
-    current, measured = resolve(record["preset"]).config.to_dict(), TrainConfig(**record["config"]).to_dict()
+    # The numbers belong to the preset as it is now, not to an earlier version of it.
+    current, measured = resolve(record["preset"]).config.to_dict(), in_todays_keys(record["config"]).to_dict()
     for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
         assert measured[key] == current[key], f"{key} has changed since the measurement"
 
@@ -142,7 +142,7 @@ def test_overlapped_collection_learns_as_well(preset):
 def test_what_short_numbers_learn_is_what_the_page_says(preset):
     name = preset.replace("/", "_")
     control = json.loads((ROOT / f"results/controls/{name}_bf16.json").read_text())
-    current, measured = resolve(preset).config.to_dict(), TrainConfig(**control["config"]).to_dict()
+    current, measured = resolve(preset).config.to_dict(), in_todays_keys(control["config"]).to_dict()
     assert control["config"]["precision"] == "bf16"
     for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
         assert measured[key] == current[key]

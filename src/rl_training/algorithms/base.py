@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -166,27 +166,27 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
 
 
 class MetricMeans:
-    """Running means over reports of the same names, kept on the device."""
+    """Running means of what is reported, kept on the device; each metric's over the reports that have it."""
 
     def __init__(self) -> None:
-        self._names: tuple[str, ...] = ()
-        self._sum: Tensor | None = None
-        self._count = 0
+        self._sums: dict[tuple[str, ...], Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, report: StepReport) -> None:
-        self._names = report.names
+        names = report.names
         # Never the report's own tensor: a recorded step overwrites it.
-        self._sum = report.values.clone() if self._sum is None else self._sum.add_(report.values)
-        self._count += 1
+        known = self._sums.get(names)
+        self._sums[names] = report.values.clone() if known is None else known.add_(report.values)
+        self._counts[names] = self._counts.get(names, 0) + 1
+
+    def add_metrics(self, metrics: Metrics) -> None:
+        self.add(StepReport(tuple(metrics), torch.stack(list(metrics.values()))))
 
     def means(self) -> Metrics:
-        return {} if self._sum is None else StepReport(self._names, self._sum / self._count).metrics()
-
-
-def mean_of(updates: Sequence[Metrics]) -> Metrics:
-    """The means over several updates; each metric over those that report it."""
-    if len(updates) == 1:
-        return updates[0]
-    names = dict.fromkeys(name for metrics in updates for name in metrics)
-    reported = {name: [metrics[name] for metrics in updates if name in metrics] for name in names}
-    return {name: torch.stack(values).mean() for name, values in reported.items()}
+        sums: dict[str, Tensor] = {}
+        counts: dict[str, int] = {}
+        for names, values in self._sums.items():
+            for name, value in zip(names, values.unbind()):
+                sums[name] = sums[name] + value if name in sums else value
+                counts[name] = counts.get(name, 0) + self._counts[names]
+        return {name: value / counts[name] for name, value in sums.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import is_
 from typing import Any, ClassVar, TypeAlias
@@ -47,6 +47,15 @@ class Group:
     weight_decay: float = 0.0
 
 
+class _Names:
+    """What the steps report. A recorded step does not assign them again, so that they outlive its recording."""
+
+    outside_of_steps = True
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+
+
 class FlatOptimizer(ABC):
     """Makes the parameters views of one vector and moves that vector, each group of them at a step size of its own.
 
@@ -54,7 +63,7 @@ class FlatOptimizer(ABC):
     later ones change nothing. `raise_if_nonfinite` then reports, once per update, with the weights as they were before.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_names"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_slices", "moments"})
     decays_weights: ClassVar[bool] = False
     moments: Mapping[str, Tensor]
     """What the optimiser remembers, by name; vectors as long as the weights, and counts ()."""
@@ -65,17 +74,19 @@ class FlatOptimizer(ABC):
         learning_rate: float | Schedule | None = None,
     ):
         """`parameters` with their `learning_rate`, or groups that bring their own."""
-        groups = _groups(parameters, learning_rate)
+        groups = [replace(group, parameters=_listed(group.parameters)) for group in _groups(parameters, learning_rate)]
         self.flat = FlatParameters([group.parameters for group in groups], trainable=True)
         self.weights = self.flat.vector
         sizes = [sum(weight.numel() for weight in _trainable(group.parameters)) for group in groups]
         bounds = [0, *accumulate(sizes)]
+        if bounds[-1] != len(self.weights):
+            raise ValueError("a weight belongs to two groups: which of the learning rates should count?")
         self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
         self.learning_rates = [Scalar(group.learning_rate, self.weights.device) for group in groups]
         self._decays = [group.weight_decay for group in groups]
         if any(self._decays) and not self.decays_weights:
             raise ValueError(f"{type(self).__name__} has no weight decay; AdamW has")
-        self._names: tuple[str, ...] = ()
+        self._reported = _Names()
         self._bad = torch.zeros(MOST_TERMS, device=self.weights.device)
 
     @property
@@ -108,13 +119,13 @@ class FlatOptimizer(ABC):
         `terms` are the named scalars to blame if it is not finite. Reports them and the gradient's norm.
         """
         norm = torch.linalg.vector_norm(gradient)
-        self._names = (*terms, "grad_norm")
+        self._reported.names = (*terms, "grad_norm")
         report = torch.stack([*(term.detach() for term in terms.values()), norm])
         # What is not finite differs from itself by NaN. In place, so that it also adds up when a recorded step is replayed.
         self._bad[: len(report)].logical_or_(report - report != 0)
         excess = torch.ones_like(norm) if max_norm is None else norm.div(max_norm).clamp_min(1.0)
         self._move(gradient, excess, self._bad.amax())
-        return StepReport(self._names, report)
+        return StepReport(self._reported.names, report)
 
     @abstractmethod
     def _move(self, gradient: Tensor, excess: Tensor, skip: Tensor) -> None:
@@ -124,7 +135,7 @@ class FlatOptimizer(ABC):
         """Call once per update: raises NonFiniteError if any step since the last call was not finite."""
         flags = self._bad.tolist()
         if any(flags):
-            names = [name for name, flag in zip(self._names, flags) if flag]
+            names = [name for name, flag in zip(self._reported.names, flags) if flag]
             self._bad.zero_()
             raise NonFiniteError(
                 f"{', '.join(names)} became NaN or infinite; the weights are those before that step.\n"
@@ -248,6 +259,8 @@ class FlatParameters:
     `relink` notices.
     """
 
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_slots", "_pointers", "_shapes", "parts"})
+
     def __init__(self, parameters: Parameters, *, trainable: bool = False):
         """`trainable` leaves out weights that want no gradient."""
         self._slots = [
@@ -260,24 +273,26 @@ class FlatParameters:
         self._link()
 
     def _present(self) -> list[nn.Parameter]:
-        return [container[name] for container, name in self._slots]
+        return [_found(container, name) for container, name in self._slots]
 
     def _link(self) -> None:
         for own, part in zip(self.parts, split_as(self.parts, self.vector)):
             own.data = part
+        self._shapes = [own.shape for own in self.parts]
         self._pointers = [own.data_ptr() for own in self.parts]
 
     def relink(self) -> None:
         """Takes over weights that were replaced since the last call; ExecutionError if they no longer fit."""
         present = self._present()
-        if [own.data_ptr() for own in present] == self._pointers and all(map(is_, present, self.parts)):
+        if all(map(is_, present, self.parts)) and [own.data_ptr() for own in present] == self._pointers:
             return
-        for (_, name), before, now in zip(self._slots, split_as(self.parts, self.vector), present):
-            if now is None or now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
+        kind = (self.vector.dtype, self.vector.device)
+        for (_, name), shape, now in zip(self._slots, self._shapes, present):
+            if now is None or now.shape != shape or (now.dtype, now.device) != kind:
                 found = "gone" if now is None else f"{now.dtype} {tuple(now.shape)} on {now.device}"
                 raise ExecutionError(
-                    f"the weight {name!r} is {found} now, and its optimiser was made for {before.dtype} "
-                    f"{tuple(before.shape)} on {before.device}: make the agent anew, or bring the weight back"
+                    f"the weight {name!r} is {found} now, and its optimiser was made for {kind[0]} {tuple(shape)} on {kind[1]}: "
+                    "make the agent anew, or bring the weight back"
                 )
         self.vector.copy_(flat([own.detach() for own in present]))
         self.parts = present
@@ -313,6 +328,15 @@ def _groups(parameters: Parameters | Sequence[Group], learning_rate: float | Sch
     groups = list(parameters)
     assert groups and all(isinstance(group, Group) for group in groups), "parameters need a learning rate"
     return groups
+
+
+def _listed(parameters: Parameters) -> Parameters:
+    """The same, with lists for generators, which could be read only once."""
+    return parameters if isinstance(parameters, nn.Module | nn.Parameter) else [_listed(part) for part in parameters]
+
+
+def _found(container: Any, name: Any) -> Any:
+    return container[name] if isinstance(container, list) else container.get(name)
 
 
 def _trainable(parameters: Parameters) -> list[nn.Parameter]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from enum import Enum
-from operator import is_, itemgetter
+from operator import getitem, is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OWN_OF_MODULES = frozenset(nn.Module().__dict__) - {"training", "_parameters", "_buffers", "_modules"}
+"""Attributes that torch keeps for itself in every module; of these, hooks are looked at apart."""
 FOREIGN = (
     "builtins",
     "collections",
@@ -69,8 +72,7 @@ class Owned:
         self.tensors: list[Tensor] = []
         self.modules: list[nn.Module] = []
         self.containers: list[Container] = []
-        self._settings: list[Entry] = []
-        self._objects: list[Entry] = []
+        self._watched: list[Entry] = []
         self._bound: list[Entry] = []
         self._walk(owner, type(owner).__name__, set(), watched=True)
         self.memories = {memory_of(tensor) for tensor in self.tensors}
@@ -80,7 +82,7 @@ class Owned:
         wanted = {id(tensor) for tensor in read}
         bound = [entry for entry in self._bound if id(entry.value) in wanted]
         hooks = [getattr(module, name) for module in self.modules for name in HOOKS]
-        return Watch(self._settings, [*self._objects, *bound], hooks, read)
+        return Watch([*self._watched, *bound], hooks, read)
 
     def hooked(self) -> str | None:
         """The first module with a hook, which a recorded function would not call."""
@@ -108,57 +110,56 @@ class Owned:
         self.containers.append(here)
         keys: Any = list(content) if isinstance(content, dict) else range(len(content))
         for key in keys:
-            if key not in HOOKS and not getattr(type(content[key]), "outside_of_steps", False):
+            if key not in OWN_OF_MODULES and not getattr(type(content[key]), "outside_of_steps", False):
                 place = path if key in ("_parameters", "_buffers", "_modules") else here.place(key)
                 self._add(Entry(content, key, content[key], place), seen, watched=watched and key not in unwatched)
 
     def _add(self, entry: Entry, seen: set[int], *, watched: bool) -> None:
         if isinstance(entry.value, Tensor):
             self.tensors.append(entry.value)
-            self._bound.append(entry)
-        elif _is_setting(entry.value):
             if watched:
-                self._settings.append(entry)
-        else:
-            if watched:
-                self._objects.append(entry)
+                self._bound.append(entry)
+            return
+        if watched and entry.key not in ("_parameters", "_buffers", "_modules"):
+            self._watched.append(entry)
+        if not _is_setting(entry.value):
             self._walk(entry.value, entry.path, seen, watched=watched)
 
 
 class Watch:
-    """Tells whether what a recording rests on is still as it was."""
+    """Tells whether what a recording rests on is still as it was. It is asked before every call, so it must be quick."""
 
-    def __init__(self, settings: list[Entry], objects: list[Entry], hooks: list[Any], read: list[Tensor]):
-        self._entries, self._bound = settings, objects
-        self._settings, self._objects = _grouped(settings), _grouped(objects)
-        self._numbers = [getter(content) for getter, content in self._settings]
-        self._identities = [getter(content) for getter, content in self._objects]
-        self._hooks, self._counts = hooks, list(map(len, hooks))
+    def __init__(self, entries: list[Entry], hooks: list[Any], read: list[Tensor]):
+        self._entries = entries
+        self._contents, self._keys = [entry.content for entry in entries], [entry.key for entry in entries]
+        self._values = [entry.value for entry in entries]
+        self._hooks, self._last_hook = hooks, RemovableHandle.next_id
         self._read, self._pointers = read, [tensor.data_ptr() for tensor in read]
 
     def holds(self) -> bool:
         try:
-            if [getter(content) for getter, content in self._settings] != self._numbers:
-                return False
-            for (getter, content), known in zip(self._objects, self._identities):
-                if not all(map(is_, getter(content), known)):
-                    return False
+            values = list(map(getitem, self._contents, self._keys))
         except (KeyError, IndexError):  # an attribute is gone
             return False
-        moved = [tensor.data_ptr() for tensor in self._read] != self._pointers
-        return not moved and list(map(len, self._hooks)) == self._counts
+        if not all(map(is_, values, self._values)):
+            if not all(map(_same, values, self._values)):
+                return False
+            self._values = values  # equal numbers, other objects
+        if self._last_hook != RemovableHandle.next_id:  # torch counts all hooks that anybody registers
+            if any(self._hooks):
+                return False
+            self._last_hook = RemovableHandle.next_id
+        return list(map(Tensor.data_ptr, self._read)) == self._pointers
 
     def difference(self) -> str:
         """What has changed, in words."""
         for entry in self._entries:
-            if (now := entry.now()) != entry.value:
-                return f"{entry.path} changed from {entry.value!r} to {now!r}"
-        for entry in self._bound:
-            if entry.now() is not entry.value:
+            now = entry.now()
+            if not _same(now, entry.value):
+                if _is_setting(entry.value):
+                    return f"{entry.path} changed from {entry.value!r} to {now!r}"
                 return f"{entry.path} is another object now"
-        if list(map(len, self._hooks)) != self._counts:
-            return "the hooks of a module changed"
-        return "a tensor lies elsewhere in memory now"
+        return "a module has a hook now" if any(self._hooks) else "a tensor lies elsewhere in memory now"
 
 
 class Undo:
@@ -209,7 +210,7 @@ class Undo:
             for key in keys:
                 now, then = _get(content, key), _get(before, key)
                 outside = key in container.unwatched or getattr(type(now), "outside_of_steps", False)
-                if now is not then and not outside and not (_is_setting(now) and _is_setting(then) and now == then):
+                if not outside and not _same(now, then):
                     return container.place(key)
         return None
 
@@ -230,20 +231,8 @@ def _memories(tensors: list[Tensor]) -> list[Tensor]:
     return list(found.values())
 
 
-def _grouped(entries: list[Entry]) -> list[tuple[Any, Keyed]]:
-    """(reader of all keys at once, content) for each container."""
-    groups: dict[int, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(id(entry.content), []).append(entry)
-    return [(_reader([entry.key for entry in group]), group[0].content) for group in groups.values()]
-
-
-def _reader(keys: list[Any]) -> Any:
-    """Reads several keys as a tuple; `itemgetter` gives a bare value for one."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    (key,) = keys
-    return lambda content: (content[key],)
+def _same(now: Any, before: Any) -> bool:
+    return now is before or (_is_setting(before) and _is_setting(now) and now == before)
 
 
 def _get(content: Keyed, key: Any) -> Any:

@@ -179,25 +179,26 @@ _KNOWN = _words(
     _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit_functional _reshape_alias _softmax
     _softmax_backward_data _thnn_fused_gru_cell _thnn_fused_lstm_cell _to_copy _unsafe_view abs acos add addbmm addcdiv
     addcmul addmm addmv alias all amax amin any arange argmax argmin argsort as_strided as_strided_scatter asin atan atan2
-    atanh avg_pool2d avg_pool2d_backward baddbmm bernoulli bitwise_and bitwise_not bitwise_or bitwise_xor bmm cat ceil clamp
-    clamp_max clamp_min clone constant_pad_nd contiguous convolution convolution_backward copy cos cosh cummax cumprod cumsum
-    detach diagonal diagonal_backward div dot elu elu_backward embedding embedding_dense_backward empty empty_like
-    empty_strided eq erf erfinv exp expand expand_as expm1 exponential_ fill flip floor fmod full full_like gather ge gelu
-    gelu_backward glu glu_backward grid_sampler_2d grid_sampler_2d_backward gt hardtanh hardtanh_backward huber_loss
-    huber_loss_backward index index_add index_copy index_fill index_put index_select index_select_backward isfinite isinf
-    isnan kthvalue le leaky_relu leaky_relu_backward lerp lgamma linalg_vector_norm linspace log log10 log1p log2
-    log_sigmoid_backward log_sigmoid_forward logaddexp logical_and logical_not logical_or logical_xor logsumexp lt
-    masked_fill max max_pool2d_with_indices max_pool2d_with_indices_backward maximum mean min minimum mish mish_backward
-    mkldnn_convolution mm mse_loss mse_loss_backward mul mv nan_to_num native_batch_norm native_batch_norm_backward
-    native_dropout native_dropout_backward native_group_norm native_group_norm_backward native_layer_norm
-    native_layer_norm_backward ne neg new_empty new_empty_strided new_full new_ones new_zeros norm normal ones ones_like
-    permute pixel_shuffle pow prod rand rand_like randint randn randn_like randperm reciprocal reflection_pad2d relu
-    remainder repeat replication_pad2d replication_pad2d_backward roll round rsqrt rsub scalar_tensor scatter scatter_add
-    scatter_reduce select select_backward select_scatter selu sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh
-    slice slice_backward slice_scatter smooth_l1_loss smooth_l1_loss_backward softplus softplus_backward sort split
-    split_with_sizes sqrt square squeeze stack std std_mean sub sum t tan tanh tanh_backward threshold threshold_backward
-    topk trace transpose tril triu unbind uniform_ unsafe_split unsqueeze upsample_bilinear2d upsample_nearest2d
-    upsample_nearest2d_backward value_selecting_reduction_backward var var_mean view where xlogy zero_ zeros zeros_like
+    atanh avg_pool2d avg_pool2d_backward baddbmm bernoulli binary_cross_entropy_with_logits bitwise_and bitwise_not
+    bitwise_or bitwise_xor bmm cat ceil clamp clamp_max clamp_min clone constant_pad_nd contiguous convolution
+    convolution_backward copy cos cosh cummax cumprod cumsum detach diagonal diagonal_backward div dot elu elu_backward
+    embedding embedding_dense_backward empty empty_like empty_strided eq erf erfinv exp expand expand_as expm1 exponential_
+    fill flip floor fmod full full_like gather ge gelu gelu_backward glu glu_backward grid_sampler_2d
+    grid_sampler_2d_backward gt hardtanh hardtanh_backward huber_loss huber_loss_backward index index_add index_copy
+    index_fill index_put index_select index_select_backward isfinite isinf isnan kthvalue le leaky_relu leaky_relu_backward
+    lerp lgamma linalg_vector_norm linspace log log10 log1p log2 log_sigmoid_backward log_sigmoid_forward logaddexp
+    logical_and logical_not logical_or logical_xor logsumexp lt masked_fill max max_pool2d_with_indices
+    max_pool2d_with_indices_backward maximum mean min minimum mish mish_backward mkldnn_convolution mm mse_loss
+    mse_loss_backward mul mv nan_to_num native_batch_norm native_batch_norm_backward native_dropout native_dropout_backward
+    native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward ne neg new_empty
+    new_empty_strided new_full new_ones new_zeros norm normal ones ones_like permute pixel_shuffle pow prod rand rand_like
+    randint randn randn_like randperm reciprocal reflection_pad2d relu remainder repeat replication_pad2d
+    replication_pad2d_backward roll round rsqrt rsub scalar_tensor scatter scatter_add scatter_reduce select
+    select_backward select_scatter selu sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh slice slice_backward
+    slice_scatter smooth_l1_loss smooth_l1_loss_backward softplus softplus_backward sort split split_with_sizes sqrt square
+    squeeze stack std std_mean sub sum t tan tanh tanh_backward threshold threshold_backward topk trace transpose tril triu
+    unbind uniform_ unsafe_split unsqueeze upsample_bilinear2d upsample_nearest2d upsample_nearest2d_backward
+    value_selecting_reduction_backward var var_mean view where xlogy zero_ zeros zeros_like
     """
 )
 REPEATABLE = _KNOWN | {f"{name}_" for name in _KNOWN}

@@ -15,6 +15,7 @@ from rl_training.policies.distributions import (
     Distribution,
     MultiCategorical,
     SquashedGaussian,
+    entropy_quadrature,
 )
 from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
@@ -53,6 +54,9 @@ class ActionHead(nn.Module):
     """
 
     log_std: nn.Parameter | None
+    nodes: Tensor
+    """With `weights` what the entropy of squashed Gaussians is computed from."""
+    weights: Tensor
 
     def __init__(self, in_features: int, action_space: spaces.Space, *, log_std_init: float, squash: bool) -> None:
         super().__init__()
@@ -76,6 +80,9 @@ class ActionHead(nn.Module):
             size = math.prod(action_space.shape)
         if isinstance(action_space, spaces.Box):
             self.log_std = nn.Parameter(torch.full((size,), float(log_std_init)))
+        if squash:
+            for name, table in zip(("nodes", "weights"), entropy_quadrature()):
+                self.register_buffer(name, table, persistent=False)
         self.linear = OutputLinear(in_features, size)
 
     def forward(self, features: Tensor) -> Distribution:
@@ -88,7 +95,7 @@ class ActionHead(nn.Module):
         if self.log_std is None:
             return Bernoulli(outputs)
         if self._squash:
-            return SquashedGaussian(outputs, self.log_std)
+            return SquashedGaussian(outputs, self.log_std, (self.nodes, self.weights))
         return DiagGaussian(outputs, self.log_std)
 
 

@@ -203,9 +203,13 @@ class SquashedGaussian(Distribution):
     mode of the density may sit on a bound.
     """
 
-    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
-        """Build from mean (B, d) and log standard deviation (d,) or (B, d) before the tanh."""
+    def __init__(self, mean: Tensor, log_std: Tensor, quadrature: tuple[Tensor, Tensor] | None = None) -> None:
+        """Build from mean (B, d) and log standard deviation (d,) or (B, d) before the tanh.
+
+        `quadrature` is what `entropy_quadrature` gives, for those who keep it where a recorded step finds it.
+        """
         self.gaussian: Final = DiagGaussian(mean, log_std)
+        self._tables: Final = quadrature
 
     def rsample(self, generator: RandomSource = None) -> Tensor:
         """Draw actions (B, d) that carry the gradient to mean and log_std."""
@@ -235,7 +239,7 @@ class SquashedGaussian(Distribution):
         Deterministic and differentiable. A dimension's error stays below 2e-4 up to a std of 2.
         """
         mean, log_std = self.gaussian.mean, self.gaussian.log_std
-        nodes, weights = (table.to(mean) for table in _quadrature())
+        nodes, weights = (table.to(mean) for table in self._tables or _gauss_hermite())
         u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * nodes
         return self.gaussian.entropy() + (_tanh_log_det(u) @ weights).sum(dim=-1)
 
@@ -249,13 +253,10 @@ def _tanh_log_det(u: Tensor) -> Tensor:
     return 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))
 
 
-def _quadrature() -> tuple[Tensor, Tensor]:
-    """Return what `_gauss_hermite` does, as constants for torch.compile, which cannot trace NumPy."""
-    return _gauss_hermite()
-
-
-# What torch.compiler.assume_constant_result does, and that imports the whole compiler: a second for everybody.
-_quadrature._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def entropy_quadrature() -> tuple[Tensor, Tensor]:
+    """Return nodes and weights in float32, for the entropy of squashed Gaussians."""
+    nodes, weights = _gauss_hermite()
+    return nodes.float(), weights.float()
 
 
 @cache

@@ -38,10 +38,7 @@ class PolicyConfig:
     """Pass Box actions through tanh (squashed Gaussian), so that they stay inside their bounds."""
 
     def __post_init__(self) -> None:
-        given: Any = self.encoder
-        if isinstance(given, type):
-            register_encoder(given.__name__, given)
-            self.encoder = given.__name__
+        self.encoder = encoder_by_name(self.encoder)
         check_fields(self)
         if isinstance(self.encoder, dict) and not isinstance(self.encoder.get("name"), str):
             raise FieldError("encoder", f"needs a name, as in {{name: flatten}}, got {self.encoder!r}")
@@ -64,3 +61,11 @@ class PolicyConfig:
         if isinstance(self.encoder, str):
             return self.encoder, {}
         return self.encoder["name"], {key: value for key, value in self.encoder.items() if key != "name"}
+
+
+def encoder_by_name(given: Any) -> Any:
+    """What stands for an encoder in a config: a class is registered under its name, everything else stays as it is."""
+    if isinstance(given, type):
+        register_encoder(given.__name__, given)
+        return given.__name__
+    return given

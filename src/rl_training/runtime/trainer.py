@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from operator import index
 from typing import Any
 
-from rl_training.algorithms.base import Algorithm, Metrics, mean_of
+from rl_training.algorithms.base import Algorithm, MetricMeans, Metrics
 from rl_training.algorithms.off_policy import BatchAlgorithm, OffPolicyAlgorithm
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -339,13 +339,15 @@ def updated(
     algorithm: BatchAlgorithm[Any], source: BatchSource, updates: int, progress: float, *, ask: bool
 ) -> Metrics:
     """The means of the metrics of so many updates. Raises NonFiniteError if one went wrong, on a GPU only if `ask`."""
-    metrics = []
+    means, metrics = MetricMeans(), Metrics()
     for _ in range(updates):
         batch = source.sample(algorithm.config.batch_size, progress)
-        metrics.append(algorithm.update(batch, progress))
+        metrics = algorithm.update(batch, progress)
         source.feedback(batch, algorithm.priorities())
+        if updates > 1:
+            means.add_metrics(metrics)
     # Asking a GPU would stall it, and nothing is applied after a bad loss anyway: there, ask now and then.
     if ask or algorithm.device.type == "cpu":
         for optimizer in algorithm.optimizers().values():
             optimizer.raise_if_nonfinite()
-    return mean_of(metrics)
+    return metrics if updates == 1 else means.means()

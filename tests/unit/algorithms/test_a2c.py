@@ -8,7 +8,7 @@ import torch
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2C, a2c_loss
 from rl_training.algorithms.on_policy import normalized
-from rl_training.execution.optimizers import RMSpropTF
+from rl_training.execution.optimizers import RMSprop
 from rl_training.utils.errors import NonFiniteError
 from rl_training.utils.trees import differing_paths
 
@@ -58,7 +58,7 @@ def test_an_update_is_one_rmsprop_step_on_the_whole_rollout(normalize: bool) -> 
 def test_defaults_are_those_of_the_paper() -> None:
     algorithm = make_algorithm(A2C)
     optimizer = algorithm.optimizer
-    assert isinstance(optimizer, RMSpropTF)
+    assert isinstance(optimizer, RMSprop)
     assert (optimizer.learning_rate.item(), optimizer.alpha, optimizer.eps) == (pytest.approx(7e-4), 0.99, 1e-5)
     config = algorithm.config
     assert (config.num_steps, config.gae_lambda, config.normalize_advantages) == (5, 1.0, False)

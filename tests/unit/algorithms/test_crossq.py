@@ -6,11 +6,13 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from helpers.exploring import explored
 from helpers.gradients import first_gradient_of
 from rl_training.algorithms.crossq import CrossQ, CrossQConfig
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss
@@ -27,7 +29,7 @@ NEXT_ACTION = 0.5
 
 
 def make(policy: PolicyConfig = LINEAR, seed: int = 0, **settings: Any) -> CrossQ:
-    config = CrossQConfig(**{"critic_hidden_sizes": None, "ent_coef": 0.0, **settings})
+    config = CrossQConfig(**{"ent_coef": 0.0, **settings})
     CrossQ.check_config(config, 1)
     return CrossQ(BOX, spaces.Box(-1, 1, (1,)), config, policy, seed=seed)
 
@@ -60,7 +62,7 @@ def make_batch(weights: tuple[float, float] = (1.0, 1.0)) -> TransitionBatch:
         next_obs=column([4.0, 6.0]),
         discounts=torch.tensor([0.5, 0.25]),
         weights=torch.tensor(weights),
-        indices=torch.arange(2),
+        indices=np.arange(2),
     )
 
 
@@ -83,7 +85,7 @@ ERRORS = torch.tensor(Q) - torch.tensor(TARGETS)
 
 def critic_loss(algorithm: CrossQ) -> CriticLoss:
     batch = make_batch()
-    return algorithm._critic_loss(batch, batch.obs, batch.next_obs, algorithm.generator)
+    return algorithm._critic_loss(batch, batch.obs, algorithm.generator)
 
 
 class TestCritics:
@@ -174,7 +176,7 @@ class TestWhichStatistics:
         critics.running_mean.copy_(torch.tensor([1.0, 0.5]).expand(2, 1, 2))
         critics.running_var.copy_(torch.tensor([3.999, 0.249]).expand(2, 1, 2))
         before = {name: value.clone() for name, value in algorithm.policy.critics.state_dict().items()}
-        metrics = algorithm._update_actor(column([0.0, 2.0]), algorithm.generator)
+        metrics = algorithm._update_actor(make_batch(), column([0.0, 2.0]), algorithm.generator)
         # The batch has mean 1 and variance 1.
         actions = [math.tanh(x / math.sqrt(1.001) + math.atanh(NEXT_ACTION)) for x in (-1.0, 1.0)]
         values = [(s - 1) / 2 + 2 * (a - 0.5) / 0.5 + 0.5 for s, a in zip((0.0, 2.0), actions)]
@@ -199,18 +201,19 @@ class TestWhichStatistics:
             algorithm.update(make_batch(), 0.0)
         before = {name: value.clone() for name, value in algorithm.policy.state_dict().items()}
         obs = column([-3.0, 0.0, 5.0])
-        together = algorithm.policy.act(obs, deterministic=True)
+        together, _ = algorithm.policy.act(obs, deterministic=True)
+        explorer = algorithm.make_explorer()
         for mode in (False, True):  # an evaluation leaves the policy as it found it, in training mode
             algorithm.policy.train(mode)
-            algorithm.explore(obs, generator=torch.Generator().manual_seed(0), progress=0.0)
-            alone = torch.cat([algorithm.policy.act(row.unsqueeze(0), deterministic=True) for row in obs])
+            explored(explorer, obs, torch.Generator().manual_seed(0))
+            alone = torch.cat([algorithm.policy.act(row.unsqueeze(0), deterministic=True)[0] for row in obs])
             torch.testing.assert_close(alone, together)
         for name, value in algorithm.policy.state_dict().items():
             assert torch.equal(value, before[name]), f"{name} has moved"
 
 
 def test_networks_normalise_the_input_and_after_each_activation() -> None:
-    algorithm = make(PolicyConfig(hidden_sizes=(4,), activation="relu"), critic_hidden_sizes=(6, 5))
+    algorithm = make(PolicyConfig(hidden_sizes=(4,), critic_hidden_sizes=(6, 5), activation="relu"))
     generator = torch.Generator().manual_seed(0)
     for renorm in renorms(algorithm.policy):
         renorm.running_mean.copy_(torch.rand(renorm.running_mean.shape, generator=generator))
@@ -237,8 +240,8 @@ def test_adam_of_actor_and_critics() -> None:
 @pytest.mark.parametrize("algorithm", [SAC, TD3, CrossQ])
 def test_critics_may_have_their_own_widths(algorithm: Any) -> None:
     for sizes, expected in (((7, 5), [7, 5]), ((), []), (None, [3])):
-        config = algorithm.config_class(critic_hidden_sizes=sizes)
-        policy = algorithm(BOX, spaces.Box(-1, 1, (1,)), config, PolicyConfig(hidden_sizes=(3,))).policy
+        config = PolicyConfig(hidden_sizes=(3,), critic_hidden_sizes=sizes)
+        policy = algorithm(BOX, spaces.Box(-1, 1, (1,)), algorithm.config_class(), config).policy
         assert [layer.weight.shape[-1] for layer in policy.critics.hidden] == expected
         assert 3 in {parameter.shape[0] for parameter in policy.actor.parameters()}
 

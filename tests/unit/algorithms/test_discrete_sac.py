@@ -6,13 +6,15 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from helpers.exploring import explored
 from helpers.gradients import first_gradient_of
-from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACConfig, soft_value
+from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACConfig, expected_soft_value
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, SpaceError
@@ -49,7 +51,7 @@ def make_batch(rows: list[tuple[int, int, float, int, float]], weights: list[flo
     """From rows (state, action, reward, next state, discount)."""
     obs, actions, rewards, next_obs, discounts = (torch.tensor(column) for column in zip(*rows))
     ones = torch.ones(len(obs)) if weights is None else torch.tensor(weights)
-    return TransitionBatch(obs, actions, rewards, next_obs, discounts, ones, torch.arange(len(obs)))
+    return TransitionBatch(obs, actions, rewards, next_obs, discounts, ones, np.arange(len(obs)))
 
 
 ONLINE = [[[1.0, 2.0, 4.0], [0.0, 3.0, 8.0]], [[2.0, 1.0, 8.0], [4.0, 5.0, 6.0]]]
@@ -75,7 +77,7 @@ def test_soft_value_by_hand() -> None:
     log_probs = torch.tensor(PROBS).log()
     # ½ · 1 + ¼ · 2 + ¼ · 4 = 2 and ¼ · 1 + ¼ · 2 + ½ · 4 = 2.75, plus α times the entropy.
     expected = torch.tensor([2 + ALPHA * ENTROPY, 2.75 + ALPHA * ENTROPY])
-    torch.testing.assert_close(soft_value(q, log_probs, torch.tensor(ALPHA)), expected)
+    torch.testing.assert_close(expected_soft_value(q, log_probs, torch.tensor(ALPHA)), expected)
 
 
 class TestCritics:
@@ -109,9 +111,7 @@ class TestCritics:
         algorithm = on_tables(critic_subset=1, ent_coef=0.0)
         seen = set()
         for _ in range(20):
-            loss = algorithm._critic_loss(
-                make_batch([(0, 1, 0.0, 1, 1.0)]), torch.eye(2)[:1], torch.eye(2)[1:], algorithm.generator
-            )
+            loss = algorithm._critic_loss(make_batch([(0, 1, 0.0, 1, 1.0)]), torch.eye(2)[:1], algorithm.generator)
             seen.add(round(loss.errors.item(), 4))
         # Under the policy in state 1: 1 + 2 + 1 = 4 by one critic, 2 + 1 + 3 = 6 by the other; values 2 and 1.
         assert seen == {2.5, 4.5}
@@ -125,7 +125,7 @@ class TestCritics:
 
 class TestActor:
     def actor_gradient(self, algorithm: DiscreteSAC) -> tuple[dict[str, Tensor], Tensor]:
-        metrics = algorithm._update_actor(torch.eye(2), algorithm.generator)
+        metrics = algorithm._update_actor(make_batch(ROWS), torch.eye(2), algorithm.generator)
         weight = algorithm.policy.actor.network[0].weight  # type: ignore[index, union-attr]
         return metrics, first_gradient_of(algorithm.actor_optimizer, weight).T
 
@@ -154,8 +154,8 @@ class TestActor:
     def test_sampled_and_best_actions(self) -> None:
         algorithm = make()
         states = torch.tensor([0, 1])
-        assert algorithm.policy.act(states, deterministic=True).tolist() == [0, 2]
-        drawn = algorithm.explore(states.repeat(20_000), generator=torch.Generator().manual_seed(0), progress=0.0)
+        assert algorithm.policy.act(states, deterministic=True)[0].tolist() == [0, 2]
+        drawn = explored(algorithm.make_explorer(), states.repeat(20_000), torch.Generator().manual_seed(0))
         for state, probs in enumerate(PROBS):
             frequencies = torch.bincount(drawn[state::2], minlength=3) / 20_000
             torch.testing.assert_close(frequencies, torch.tensor(probs), atol=0.015, rtol=0)
@@ -170,7 +170,7 @@ class TestTemperature:
     @pytest.mark.parametrize("target", [0.25, 1.09])
     def test_gradient_is_the_surplus_of_entropy(self, target: float) -> None:
         algorithm = make(initial_ent_coef=0.5, target_entropy=target)
-        metrics = algorithm._update_actor(torch.eye(2), algorithm.generator)
+        metrics = algorithm._update_actor(make_batch(ROWS), torch.eye(2), algorithm.generator)
         assert metrics["entropy"].item() == pytest.approx(ENTROPY)
         assert metrics["alpha"].item() == pytest.approx(0.5)
         gradient = first_gradient_of(algorithm.temperature.optimizer, algorithm.temperature.log_alpha)

@@ -13,15 +13,16 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from helpers.as_written import as_written
+from helpers.exploring import explored
 from helpers.gradients import first_gradient
 from rl_training.algorithms import dqn_variants as variants
 from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
+from rl_training.execution.executor import Execution
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.policies.q_network import ACTING_TAUS, QNetwork
 from rl_training.utils.errors import ConfigError, NonFiniteError, SpaceError
-from rl_training.utils.schedules import Schedule
+from rl_training.utils.schedules import Schedule, schedule_value
 from rl_training.utils.trees import differing_paths
 
 TABLE = PolicyConfig(hidden_sizes=())
@@ -29,13 +30,15 @@ TABLE = PolicyConfig(hidden_sizes=())
 
 
 def make(
-    algorithm: type[DQN] = DQN, policy: PolicyConfig = TABLE, seed: int = 0, normalize: bool = False, **settings: Any
+    algorithm: type[DQN] = DQN,
+    policy: PolicyConfig = TABLE,
+    seed: int = 0,
+    execution: Execution = "auto",
+    **settings: Any,
 ) -> Any:
     config = algorithm.config_class(**settings)
     algorithm.check_config(config, 1)
-    return algorithm(
-        spaces.Discrete(2), spaces.Discrete(2), config, policy, normalize_observations=normalize, seed=seed
-    )
+    return algorithm(spaces.Discrete(2), spaces.Discrete(2), config, policy, seed=seed, execution=execution)
 
 
 def make_batch(
@@ -50,7 +53,7 @@ def make_batch(
         next_obs=next_obs,
         discounts=discounts,
         weights=torch.ones(len(obs)) if weights is None else torch.tensor(weights),
-        indices=torch.arange(len(obs)),
+        indices=np.arange(len(obs)),
     )
 
 
@@ -217,9 +220,8 @@ class TestDraws:
 
     def test_implicit_quantiles_draw_fractions_for_each_purpose(self) -> None:
         for double, chooser in ((False, "target"), (True, "online")):
-            algorithm = as_written(
-                make(Watching, distribution="implicit", num_taus=5, num_target_taus=7, double=double)
-            )
+            settings: dict[str, Any] = {"num_taus": 5, "num_target_taus": 7, "double": double}
+            algorithm = make(Watching, execution="eager", distribution="implicit", **settings)
             algorithm.update(self.batch, 0.0)
             shapes = [(name, tuple(taus.shape)) for name, taus, _ in algorithm.passes]
             assert shapes == [("target", (4, 7)), (chooser, (4, ACTING_TAUS)), ("online", (4, 5))]
@@ -228,7 +230,7 @@ class TestDraws:
             assert values.min() >= 0 and values.max() < 1
 
     def test_each_forward_pass_has_noise_of_its_own(self) -> None:
-        algorithm = as_written(make(Watching, noisy=True, double=True))
+        algorithm = make(Watching, execution="eager", noisy=True, double=True)
         algorithm.update(self.batch, 0.0)
         algorithm.update(self.batch, 0.0)
         assert [name for name, _, _ in algorithm.passes] == ["target", "online", "online"] * 2
@@ -264,29 +266,29 @@ class TestTargetNetwork:
     def test_hard_updates_at_the_interval_only(self) -> None:
         algorithm = self.start(target_update_interval=10)
         algorithm.update(self.batch, 0.0)
-        algorithm.on_env_steps(0, 4)
-        algorithm.on_env_steps(4, 9)
+        algorithm.on_steps(0, 4)
+        algorithm.on_steps(4, 9)
         assert self.moved(algorithm) == 0.0
-        algorithm.on_env_steps(9, 10)
+        algorithm.on_steps(9, 10)
         assert self.moved(algorithm) == 1.0
         set_table(algorithm.target, [[0.0, 0.0], [0.0, 0.0]])
-        algorithm.on_env_steps(10, 19)
+        algorithm.on_steps(10, 19)
         assert self.moved(algorithm) == 0.0
-        algorithm.on_env_steps(19, 45)
+        algorithm.on_steps(19, 45)
         assert self.moved(algorithm) == 1.0
 
     def test_partial_updates_at_the_interval(self) -> None:
         algorithm = self.start(target_update_interval=10, tau=0.5)
         algorithm.update(self.batch, 0.0)
         assert self.moved(algorithm) == 0.0
-        algorithm.on_env_steps(0, 12)
+        algorithm.on_steps(0, 12)
         assert self.moved(algorithm) == 0.5
-        algorithm.on_env_steps(12, 30)  # passes 20 and 30
+        algorithm.on_steps(12, 30)  # passes 20 and 30
         assert self.moved(algorithm) == 0.875
 
     def test_polyak_after_each_gradient_step(self) -> None:
         algorithm = self.start(target_update_interval=0, tau=0.25)
-        algorithm.on_env_steps(0, 1000)
+        algorithm.on_steps(0, 1000)
         assert self.moved(algorithm) == 0.0
         algorithm.update(self.batch, 0.0)
         assert self.moved(algorithm) == 0.25
@@ -299,7 +301,7 @@ class TestExploration:
 
     def share(self, algorithm: Any, progress: float) -> float:
         set_table(algorithm.policy, [[1.0, 0.0], [1.0, 0.0]])
-        actions = algorithm.explore(self.obs, generator=torch.Generator().manual_seed(0), progress=progress)
+        actions = explored(algorithm.make_explorer(), self.obs, torch.Generator().manual_seed(0), progress)
         return 2 * actions.float().mean().item()
 
     def test_epsilon_follows_its_schedule(self) -> None:
@@ -307,23 +309,25 @@ class TestExploration:
         assert [round(self.share(algorithm, progress), 1) for progress in (0.0, 0.25, 0.5)] == [1.0, 0.5, 0.0]
 
     def test_default_epsilon(self) -> None:
-        assert [DQNConfig().epsilon_at(p) for p in (0.0, 0.1, 1.0)] == [1.0, 0.05, 0.05]
-        assert DQNConfig(noisy=True).epsilon_at(0.0) == 0.0
-        assert DQNConfig(noisy=True, epsilon=0.1).epsilon_at(0.0) == 0.1
+        assert [schedule_value(DQNConfig().exploration, p) for p in (0.0, 0.1, 1.0)] == [1.0, 0.05, 0.05]
+        assert DQNConfig(noisy=True).exploration == 0.0
+        assert DQNConfig(noisy=True, epsilon=0.1).exploration == 0.1
 
     def test_epsilon_is_reported(self) -> None:
-        metrics = make(epsilon=Schedule(1.0, 0.0)).update(make_batch([(0, 0, 1.0, 1, 0.5)]), 0.25)
-        assert metrics["epsilon"].item() == 0.75
+        explorer = make(epsilon=Schedule(1.0, 0.0)).make_explorer()
+        explored(explorer, self.obs, progress=0.25)
+        assert explorer.metrics()["epsilon"].item() == 0.75
 
     def test_noisy_networks_explore_by_noise_and_act_by_their_means(self) -> None:
         algorithm = make(noisy=True, noisy_sigma=50.0)
         obs, generator = torch.tensor([0]), torch.Generator().manual_seed(0)
-        tried = {algorithm.explore(obs, generator=generator, progress=0.0).item() for _ in range(50)}
+        explorer = algorithm.make_explorer()
+        tried = {explored(explorer, obs, generator).item() for _ in range(50)}
         assert tried == {0, 1}
         output: Any = algorithm.policy.head.advantage.output
         best = (output.weight_mean[:, 0] + output.bias_mean).argmax().item()
         for _ in range(20):
-            assert algorithm.policy.act(obs, generator=generator, deterministic=True).item() == best
+            assert algorithm.policy.act(obs, generator=generator, deterministic=True)[0].item() == best
 
 
 BIG = PolicyConfig(hidden_sizes=(16, 16))
@@ -353,7 +357,7 @@ def solve(name: str, process: list[tuple[int, int, float, int, float]], updates:
     batch = make_batch(process)
     for step in range(updates):
         algorithm.update(batch, step / updates)
-        algorithm.on_env_steps(step, step + 1)
+        algorithm.on_steps(step, step + 1)
     algorithm.optimizer.raise_if_nonfinite()
     with torch.no_grad():
         return algorithm.policy.train(False).q_values(torch.tensor([0, 1]))
@@ -506,6 +510,6 @@ def test_normalised_observations_reach_both_networks() -> None:
     algorithm = DQN(space, spaces.Discrete(2), DQNConfig(), normalize_observations=True)
     data = 5 + torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     before = algorithm.policy.q_values(data)
-    algorithm.observe(data, torch.zeros(len(data), dtype=torch.bool))
+    algorithm.update_statistics(data)
     after = algorithm.policy.q_values(data)
     assert not torch.allclose(before, after, atol=1e-2) and torch.equal(algorithm.target.q_values(data), after)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.as_written import as_written
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.on_policy import as_metrics, explained_variance, normalized
@@ -83,7 +82,7 @@ def test_invalid_steps_count_neither_for_rewards_nor_for_observations() -> None:
     rollout.obs[1, 0] = 1e6
     valid_obs = rollout.obs.flatten(0, 1)[[0, 1, 3]].double()
     algorithm.update(rollout, 0.0)
-    scaler, normalizer = algorithm.policy.reward_scaler, algorithm.policy.observation_normalizer
+    scaler, normalizer = algorithm.policy.reward_scaler, algorithm.policy.encoder.normalizer
     assert scaler is not None and normalizer is not None
     assert scaler.moments.count.item() == 3 and scaler.moments.mean.item() == pytest.approx(3.0)
     moments: Any = normalizer.moments[0]
@@ -93,21 +92,21 @@ def test_invalid_steps_count_neither_for_rewards_nor_for_observations() -> None:
 
 
 class Watching(PPO):
-    """Notes the observation statistics whenever a loss is computed."""
+    """Notes the observation statistics at every step."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.seen: list[dict[str, torch.Tensor]] = []
 
-    def _compute_losses(self, *args: Any) -> Any:
-        assert self.policy.observation_normalizer is not None
-        self.seen.append(copy.deepcopy(self.policy.observation_normalizer.state_dict()))
-        return super()._compute_losses(*args)
+    def _train_minibatch(self, *args: Any) -> Any:
+        assert self.policy.encoder.normalizer is not None
+        self.seen.append(copy.deepcopy(self.policy.encoder.normalizer.state_dict()))
+        return super()._train_minibatch(*args)
 
 
 def test_observation_statistics_stand_still_during_an_update_and_move_after_it() -> None:
-    algorithm = as_written(make_algorithm(Watching, env={"normalize_observations": True}))
-    normalizer = algorithm.policy.observation_normalizer
+    algorithm = make_algorithm(Watching, env={"normalize_observations": True, "execution": "eager"})
+    normalizer = algorithm.policy.encoder.normalizer
     assert normalizer is not None
     for seed in range(2):
         before = copy.deepcopy(normalizer.state_dict())

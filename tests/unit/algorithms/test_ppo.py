@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 import rl_training.algorithms.ppo as ppo_module
-from helpers.as_written import as_written
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
 from rl_training.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from rl_training.utils.errors import ConfigError, NonFiniteError
 from rl_training.utils.trees import differing_paths
+
+EAGER: dict[str, Any] = {"execution": "eager"}
+"""For tests that look on while a step is computed, which a recorded one does not do again."""
 
 
 def _minibatch(**columns: list[float]) -> dict[str, Tensor]:
@@ -105,8 +107,9 @@ def test_scheduled_coefficients_reach_the_loss(monkeypatch: pytest.MonkeyPatch) 
         ent_coef={"start": 0.2, "end": 0.0},
         vf_coef=0.7,
         clip_value_loss=True,
+        env=EAGER,
     )
-    as_written(algorithm).update(make_rollout(algorithm), 0.5)
+    algorithm.update(make_rollout(algorithm), 0.5)
     assert len(calls) == 16, "4 epochs of 4 minibatches"
     for _, clip_coef, ent_coef, vf_coef, clip_value_loss in calls:
         assert (clip_coef, ent_coef, vf_coef, clip_value_loss) == (pytest.approx(0.3), pytest.approx(0.1), 0.7, True)
@@ -150,9 +153,9 @@ def test_recomputed_advantages_use_new_values_and_old_log_probs() -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 def test_advantages_are_normalised_per_minibatch(monkeypatch: pytest.MonkeyPatch, normalize: bool) -> None:
     calls = _record_losses(monkeypatch)
-    algorithm = make_algorithm(PPO, normalize_advantages=normalize, update_epochs=1, num_minibatches=2)
+    algorithm = make_algorithm(PPO, normalize_advantages=normalize, update_epochs=1, num_minibatches=2, env=EAGER)
     rollout = make_rollout(algorithm, rewards=[[float(t * t), -float(t)] for t in range(8)])
-    as_written(algorithm).update(rollout, 0.0)
+    algorithm.update(rollout, 0.0)
     assert len(calls) == 2
     seen = torch.cat([call[0]["advantages"] for call in calls])
     if normalize:
@@ -177,7 +180,7 @@ def test_invalid_steps_do_not_reach_the_loss(monkeypatch: pytest.MonkeyPatch) ->
     valid = [[1, 1], [0, 1], [1, 1], [1, 0]] * 2
     results = []
     for poison in (0.0, 1e6):
-        algorithm = as_written(make_algorithm(PPO, update_epochs=1))
+        algorithm = make_algorithm(PPO, update_epochs=1, env=EAGER)
         rollout = make_rollout(algorithm, valid=valid)
         rollout.rewards[~rollout.valid] = poison
         algorithm.update(rollout, 0.0)

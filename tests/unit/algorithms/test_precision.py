@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import copy
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,9 @@ import torch
 import torch.nn.functional as F
 from gymnasium import spaces
 
-from helpers.compiling import needs_compiler
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.ppo import PPO
 from rl_training.api.agent import agent_class
-from rl_training.execution.steps import CompiledStep, unseeded
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import complete_config
@@ -23,15 +21,17 @@ from rl_training.experiment.run.session import _torch_settings
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.policy_config import PolicyConfig
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.trees import differing_paths
 
-ABLE = [algo for algo in registry.algorithm_ids() if registry.load(algo).can_compile]
+ABLE = [algo for algo in registry.algorithm_ids() if registry.load(algo).other_precisions]
 
 
 def test_a_value_by_hand() -> None:
     torch.manual_seed(0)
-    policy = ActorCritic(spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,)))
+    box = spaces.Box(-9, 9, (4,), np.float32)
+    policy = ActorCritic(PolicySpec(box, spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,))))
     obs = torch.randn(5, 4)
     with torch.autocast("cpu", torch.bfloat16):
         value = policy.value(obs)
@@ -82,28 +82,18 @@ def test_the_ratio_of_new_to_old_starts_at_one() -> None:
     assert float(metrics["approx_kl"]) == 0.0
 
 
-@needs_compiler
-def test_compiled_is_the_same() -> None:
-    plain, compiled = (make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16"}) for _ in range(2))
-    compiled.compiled = True
-    compiled._run_step = CompiledStep(compiled, compiled._run_once)
+def test_recorded_is_the_same() -> None:
+    eager, recorded = (
+        make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16", "execution": execution})
+        for execution in ("eager", "recorded")
+    )
     for seed in range(2):
-        for algorithm in (plain, compiled):
-            algorithm.update(make_rollout(algorithm, seed=seed), 0.0)
-    assert compiled.compile_seconds > 0
-    for name, weights in plain.policy.state_dict().items():
-        torch.testing.assert_close(compiled.policy.state_dict()[name], weights, rtol=0, atol=5e-3, msg=name)
-
-
-def test_what_is_compiled_neither_reads_nor_moves_the_runs_stream() -> None:
-    drawn = []
-    for _ in range(2):
-        random.seed(3)
-        with unseeded():
-            drawn.append(random.random())
-        drawn.append(random.random())
-    assert drawn[0] != drawn[2], "one run would find what another has stored"
-    assert drawn[1] == drawn[3] == random.Random(3).random()
+        rollout = make_rollout(eager, seed=seed)
+        for algorithm in (eager, recorded):
+            algorithm.update(copy.deepcopy(rollout), 0.0)
+    assert recorded._train_minibatch.recordings == 1  # type: ignore[attr-defined]
+    for name, weights in eager.policy.state_dict().items():
+        torch.testing.assert_close(recorded.policy.state_dict()[name], weights, rtol=0, atol=5e-3, msg=name)
 
 
 def test_refusals() -> None:

@@ -24,12 +24,13 @@ from helpers.actor_critics import (
     set_critics,
     weights_of,
 )
+from helpers.exploring import explored
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.off_policy_actor_critic import regression_loss
 from rl_training.algorithms.sac import SAC, SACConfig, soft_target
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.execution.optimizers import FlatParameters, slow_copy
+from rl_training.execution.optimizers import FlatParameters, slow_copies
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, NonFiniteError, SpaceError
 from rl_training.utils.schedules import Schedule
@@ -76,7 +77,7 @@ class TestPureFunctions:
     def test_a_slow_copy_follows_by_its_vector(self) -> None:
         online = torch.nn.Linear(1, 1)
         set_bias(online, [1.0])
-        copied, weights = slow_copy(online)
+        (copied,), weights = slow_copies(online)
         followed = FlatParameters(online.parameters())
         set_bias(online, [5.0])
         weights.follow(followed, 0.25)
@@ -250,8 +251,7 @@ class TestActor:
     def test_it_leaves_the_gradients_of_the_critics_alone(self) -> None:
         algorithm, batch = make(SAC, SMALL, ent_coef=0.1), random_batch()
         twin = make(SAC, SMALL, ent_coef=0.1)
-        features, next_features = twin.policy.encode(batch.obs), twin.policy.encode(batch.next_obs)
-        twin._critic_loss(batch, features, next_features, twin.generator).loss.backward()
+        twin._critic_loss(batch, twin.policy.encoder(batch.obs), twin.generator).loss.backward()
         assert all(parameter.grad is None for parameter in twin.policy.actor.parameters()), "nor the other way round"
         assert all(parameter.grad is None for parameter in twin.target_critics.parameters())
         algorithm.update(batch, 0.0)
@@ -366,17 +366,15 @@ def test_actions_and_observations_of_any_box_shape(shape: tuple[int, ...], obs_s
     for optimizer in algorithm.optimizers().values():
         optimizer.raise_if_nonfinite()
     assert differing_paths(before, weights_of(algorithm.policy.actor)) != []
-    actions = algorithm.explore(batch.obs, generator=torch.Generator(), progress=0.0)
+    actions = explored(algorithm.make_explorer(), batch.obs)
     assert actions.shape == (32, size) and actions.abs().max() <= 1
     assert all(box.contains(np.asarray(action)) for action in ActionAdapter(box).to_env(actions.numpy()))
 
 
 def test_exploring_is_sampling_with_the_given_generator() -> None:
     algorithm, obs = make(SAC, SMALL), random_batch().obs
-    before = algorithm.generator.get_state()
-    one, same, other = (
-        algorithm.explore(obs, generator=torch.Generator().manual_seed(seed), progress=0.0) for seed in (0, 0, 1)
-    )
+    before, explorer = algorithm.generator.get_state(), algorithm.make_explorer()
+    one, same, other = (explored(explorer, obs, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert torch.equal(one, same) and not torch.equal(one, other)
     assert torch.equal(before, algorithm.generator.get_state()), "the update's own stream is left alone"
 
@@ -384,23 +382,23 @@ def test_exploring_is_sampling_with_the_given_generator() -> None:
 def test_correlated_noise_follows_its_recursion_and_starts_anew_with_an_episode() -> None:
     algorithm, obs, rho = make(SAC, SMALL, actions=2, noise_correlation=0.8), torch.randn(3, 1), 0.8
     generator, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
-    gaussian = algorithm.policy.actor(algorithm.policy.encode(obs)).gaussian
+    gaussian, explorer = algorithm.policy.actor(algorithm.policy.encoder(obs)).gaussian, algorithm.make_explorer()
 
-    def explored() -> torch.Tensor:
+    def noise_of_a_step() -> torch.Tensor:
         """The noise that led to the actions."""
-        actions = algorithm.explore(obs, generator=generator, progress=0.0)
+        actions = explored(explorer, obs, generator)
         return ((torch.atanh(actions) - gaussian.mean) / gaussian.log_std.exp()).detach()
 
     first, second, third, fourth = (0.6 * torch.randn(3, 2, generator=draws) for _ in range(4))  # 0.6 = √(1 − 0.8²)
-    torch.testing.assert_close(explored(), first, atol=1e-4, rtol=1e-4)
-    algorithm.observe(obs, torch.tensor([False, True, False]))
+    torch.testing.assert_close(noise_of_a_step(), first, atol=1e-4, rtol=1e-4)
+    explorer.episodes_ended(torch.tensor([False, True, False]))
     noise = torch.where(torch.tensor([[False], [True], [False]]), second, rho * first + second)
-    torch.testing.assert_close(explored(), noise, atol=1e-4, rtol=1e-4)
-    saved = through_codec(algorithm.state_dict())
+    torch.testing.assert_close(noise_of_a_step(), noise, atol=1e-4, rtol=1e-4)
+    saved = through_codec(explorer.state_dict())
     noise = rho * noise + third
-    torch.testing.assert_close(explored(), noise, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(explored(), rho * noise + fourth, atol=1e-4, rtol=1e-4)
-    other = make(SAC, SMALL, actions=2, noise_correlation=0.8)
+    torch.testing.assert_close(noise_of_a_step(), noise, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(noise_of_a_step(), rho * noise + fourth, atol=1e-4, rtol=1e-4)
+    other = make(SAC, SMALL, actions=2, noise_correlation=0.8).make_explorer()
     other.load_state_dict(saved)
     assert torch.equal(other.noise.state_dict()["state"], saved["noise"]["state"])
 
@@ -413,7 +411,7 @@ def test_normalised_observations_reach_actor_and_critics() -> None:
     set_critics(algorithm.policy.critics, [(1.0, 0.0, 0.0)] * 2)
     set_critics(algorithm.target_critics, [(1.0, 0.0, 0.0)] * 2)
     data = torch.tensor([[4.0], [8.0]]).repeat(5000, 1)  # mean 6, standard deviation 2
-    algorithm.observe(data, torch.zeros(len(data), dtype=torch.bool))
+    algorithm.update_statistics(data)
     algorithm.update(make_batch([(8.0, 0.0, 0.0, 10.0, 0.5)]), 0.0)
     # The value of a state is its normalised one: 1 here, and ½ · 2 there.
     assert algorithm.priorities().item() == pytest.approx(0.0, abs=1e-2)

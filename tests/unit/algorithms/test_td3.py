@@ -23,6 +23,7 @@ from helpers.actor_critics import (
     set_critics,
     weights_of,
 )
+from helpers.exploring import explored
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.td3 import DDPG, TD3, DDPGConfig, TD3Config, smoothed_actions, td3_target
@@ -168,8 +169,7 @@ class TestActor:
     def test_it_leaves_the_gradients_of_the_critics_alone(self) -> None:
         algorithm, twin = (make(TD3, SMALL, policy_delay=1) for _ in range(2))
         batch = random_batch()
-        features, next_features = twin.policy.encode(batch.obs), twin.policy.encode(batch.next_obs)
-        twin._critic_loss(batch, features, next_features, twin.generator).loss.backward()
+        twin._critic_loss(batch, twin.policy.encoder(batch.obs), twin.generator).loss.backward()
         for module in (twin.policy.actor, twin.target_actor, twin.target_critics):
             assert all(parameter.grad is None for parameter in module.parameters()), "nor the other way round"
         algorithm.update(batch, 0.0)
@@ -211,7 +211,7 @@ class TestExploration:
 
     def actions(self, algorithm: Any, action: float, progress: float = 0.0, seed: int = 0) -> torch.Tensor:
         set_bias(algorithm.policy.actor.network[0], [math.atanh(action)])
-        return algorithm.explore(self.obs, generator=torch.Generator().manual_seed(seed), progress=progress)
+        return explored(algorithm.make_explorer(), self.obs, torch.Generator().manual_seed(seed), progress)
 
     def test_gaussian_noise_by_hand(self) -> None:
         algorithm = make(TD3, exploration_noise=0.2)
@@ -232,19 +232,20 @@ class TestExploration:
         algorithm = make(TD3, action_noise="ornstein_uhlenbeck", noise_theta=0.5, exploration_noise=0.1)
         set_bias(algorithm.policy.actor.network[0], [0.0])
         obs, generator, twin = torch.zeros(2, 1), torch.Generator(), torch.Generator()
+        explorer = algorithm.make_explorer()
         e = [0.1 * torch.randn(2, 1, generator=twin) for _ in range(3)]
-        torch.testing.assert_close(algorithm.explore(obs, generator=generator, progress=0.0), e[0])
-        algorithm.observe(obs, torch.tensor([False, False]))
-        second = algorithm.explore(obs, generator=generator, progress=0.0)
+        torch.testing.assert_close(explored(explorer, obs, generator), e[0])
+        explorer.episodes_ended(torch.tensor([False, False]))
+        second = explored(explorer, obs, generator)
         torch.testing.assert_close(second, 0.5 * e[0] + e[1])
-        algorithm.observe(obs, torch.tensor([True, False]))
-        third = algorithm.explore(obs, generator=generator, progress=0.0)
+        explorer.episodes_ended(torch.tensor([True, False]))
+        third = explored(explorer, obs, generator)
         torch.testing.assert_close(third, torch.stack([e[2][0], 0.5 * second[1] + e[2][1]]))
 
     def test_evaluation_has_no_noise(self) -> None:
         algorithm = make(TD3, exploration_noise=0.5)
         set_bias(algorithm.policy.actor.network[0], [0.5])
-        actions = algorithm.policy.act(self.obs, generator=torch.Generator(), deterministic=True)
+        actions, _ = algorithm.policy.act(self.obs, generator=torch.Generator(), deterministic=True)
         torch.testing.assert_close(actions, torch.full((4000, 1), math.tanh(0.5)))
 
     def test_the_stream_of_the_updates_is_left_alone(self) -> None:
@@ -279,19 +280,23 @@ def test_the_state_comes_back_exactly(name: str, updates: int) -> None:
     kind, settings = SETTINGS[name]
     batch = random_batch()
     first, second = (make(kind, SMALL, seed=seed, **settings) for seed in (0, 1))
+    explorers = [algorithm.make_explorer() for algorithm in (first, second)]
     for step in range(updates):
-        first.explore(batch.obs, generator=torch.Generator(), progress=0.0)
+        explored(explorers[0], batch.obs)
         first.update(batch, 0.1 * step)
-    state = through_codec({"policy": first.policy.state_dict(), "algorithm": first.state_dict()})
+    parts = {"policy": first.policy, "algorithm": first, "explorer": explorers[0]}
+    state = through_codec({name: part.state_dict() for name, part in parts.items()})
     second.policy.load_state_dict(state["policy"])
     second.load_state_dict(state["algorithm"])
+    explorers[1].load_state_dict(state["explorer"])
     assert differing_paths(weights_of(first.policy.critics), weights_of(first.target_critics)) != []
     results = []
-    for algorithm in (first, second):
+    for algorithm, explorer in zip((first, second), explorers):
         torch.manual_seed(0)  # dropout draws from torch's own stream, which belongs to the run
-        actions = algorithm.explore(batch.obs, generator=torch.Generator(), progress=0.5)
+        actions = explored(explorer, batch.obs, progress=0.5)
         metrics = [algorithm.update(batch, 0.5) for _ in range(4)]
-        results.append((actions, metrics, algorithm.priorities(), weights_of(algorithm.policy), algorithm.state_dict()))
+        states = weights_of(algorithm.policy), algorithm.state_dict(), explorer.state_dict()
+        results.append((actions, metrics, algorithm.priorities(), states))
     assert differing_paths(*results) == []
 
 
@@ -315,7 +320,7 @@ def test_actions_and_observations_of_any_box_shape(shape: tuple[int, ...], obs_s
     for optimizer in algorithm.optimizers().values():
         optimizer.raise_if_nonfinite()
     assert differing_paths(before, weights_of(algorithm.policy.actor)) != []
-    actions = algorithm.explore(batch.obs, generator=torch.Generator(), progress=0.0)
+    actions = explored(algorithm.make_explorer(), batch.obs)
     assert actions.shape == (32, size) and actions.abs().max() <= 1
     assert all(box.contains(np.asarray(action)) for action in ActionAdapter(box).to_env(actions.numpy()))
 

@@ -10,11 +10,12 @@ import torch
 from helpers.tools import through_codec
 from rl_training.algorithms.temperature import Temperature, temperature_loss
 from rl_training.utils.errors import NonFiniteError
+from rl_training.utils.schedules import Schedule
 
 CPU = torch.device("cpu")
 
 
-def learned(initial: float = 2.0, target: float = 1.0, learning_rate: float = 0.1) -> Temperature:
+def learned(initial: float = 2.0, target: float = 1.0, learning_rate: float | Schedule = 0.1) -> Temperature:
     return Temperature(initial, target, learning_rate, 1e-8, CPU)
 
 
@@ -47,8 +48,8 @@ def test_at_the_target_it_rests() -> None:
 
 
 def test_the_learning_rate_of_the_moment_counts() -> None:
-    temperature = learned(learning_rate=0.1)
-    temperature.optimizers()["temperature"].set_learning_rate(0.02)
+    temperature = learned(learning_rate=Schedule(0.1, 0.0))
+    temperature.optimizers()["temperature"].advance(0.8)
     temperature.update(torch.full((4,), -3.0))
     assert temperature.log_alpha.item() == pytest.approx(math.log(2.0) - 0.02, abs=1e-5)
 

@@ -54,7 +54,7 @@ def box_rollout(algorithm: TRPO, num_steps: int = 32, num_envs: int = 2) -> Roll
     nothing = torch.zeros(num_envs, dtype=torch.bool)
     buffer = RolloutBuffer(num_steps, num_envs, (3,), (2,))
     for t in range(num_steps):
-        actions = algorithm.policy.act(obs[t], generator=generator)
+        actions, _ = algorithm.policy.act(obs[t], generator=generator)
         buffer.add(
             obs=obs[t],
             actions=actions,

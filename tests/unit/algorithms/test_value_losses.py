@@ -14,10 +14,10 @@ from rl_training.algorithms.value_losses import (
     categorical_projection,
     greedy_outputs,
     huber_loss,
+    log_sum_exp_value,
     munchausen_bonus,
     munchausen_target,
     quantile_huber_loss,
-    soft_value,
     spread_by_scatter,
     spread_by_triangle,
     take_actions,
@@ -156,8 +156,8 @@ class TestMunchausen:
 
     def test_soft_value_is_the_expectation_with_entropy(self) -> None:
         # ¼ (0 + log 4) + ¾ (log 3 − log ¾) = log 4
-        torch.testing.assert_close(soft_value(self.q, 1.0), t([LOG_4]))
-        torch.testing.assert_close(soft_value(self.q / 2, 0.5), t([LOG_4 / 2]))
+        torch.testing.assert_close(log_sum_exp_value(self.q, 1.0), t([LOG_4]))
+        torch.testing.assert_close(log_sum_exp_value(self.q / 2, 0.5), t([LOG_4 / 2]))
 
     def test_bonus_is_clipped_below(self) -> None:
         settings = {"tau": 1.0, "alpha": 0.9, "clip": -1.0}

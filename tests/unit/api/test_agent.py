@@ -55,7 +55,7 @@ class TestConstruction:
         )
         assert (agent.config.num_envs, agent.algorithm.config.gamma, agent.algorithm.config.num_steps) == (3, 0.9, 7)
         assert agent.policy.actor_body[0].out_features == 8
-        assert agent.policy.observation_normalizer is not None
+        assert agent.policy.encoder.normalizer is not None
 
     @pytest.mark.parametrize("env", [CounterEnv, lambda: CounterEnv(), CounterEnv()], ids=["class", "lambda", "object"])
     def test_a_callable_or_an_object(self, env: Any) -> None:
@@ -218,10 +218,10 @@ class TestPredict:
         with pytest.raises(SpaceError):
             small(DictCounterEnv).predict(observation)
 
-    def test_a_mapping_for_a_box_and_a_state_without_recurrence(self) -> None:
+    def test_a_mapping_for_a_box_and_a_state_without_a_memory(self) -> None:
         with pytest.raises(SpaceError, match="keys"):
             small().predict({"count": np.zeros(4)})
-        with pytest.raises(UserError, match="no recurrent state"):
+        with pytest.raises(UserError, match="has no memory: pass state=None"):
             small().predict(np.zeros(4), state=np.zeros(3))
 
     def test_predicting_changes_no_training(self) -> None:
@@ -420,7 +420,7 @@ class TestPublicSurface:
         assert PPO.load(result.checkpoint_path).config.hyperparams["num_steps"] == 16
 
 
-def test_a_run_that_compiles_nothing_does_not_import_the_compiler(tmp_path: Path) -> None:
+def test_a_run_does_not_import_torchs_compiler(tmp_path: Path) -> None:
     code = (
         "import sys; from rl_training import SAC, TrainConfig;"
         f"config = TrainConfig(algo='sac', env_id='Pendulum-v1', total_timesteps=32, output_dir={str(tmp_path)!r},"

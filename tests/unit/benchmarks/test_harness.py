@@ -49,16 +49,14 @@ def test_a_slow_library_is_cut_off_at_the_time_limit() -> None:
 
 def test_a_round_has_ours_first_and_only_peers_that_can_do_the_case() -> None:
     sac, ppo = find_case("sac-pendulum"), find_case("ppo-cartpole")
-    assert entries(sac, ["sb3", "sample_factory"], compiled=True, quick=False) == [
+    assert entries(sac, ["sb3", "sample_factory"], quick=False) == [
         Entry("ours", 1),
         Entry("ours", 2),
-        Entry("ours", 1, compiled=True),
-        Entry("ours", 2, compiled=True),
         Entry("sb3", 1),
         Entry("sb3", 2),
     ]
-    assert entries(sac, ["sb3"], compiled=False, quick=True) == [Entry("ours", 1), Entry("sb3", 1)]
-    assert Entry("d3rlpy", 1) not in entries(ppo, PEERS, compiled=False, quick=False)
+    assert entries(sac, ["sb3"], quick=True) == [Entry("ours", 1), Entry("sb3", 1)]
+    assert Entry("d3rlpy", 1) not in entries(ppo, PEERS, quick=False)
 
 
 def test_every_peer_either_does_a_case_or_has_a_reason_not_to() -> None:

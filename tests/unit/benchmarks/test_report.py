@@ -9,7 +9,7 @@ from benchmarks.cases import Case, Metric
 from benchmarks.report import lines_of, record_of, summary
 from benchmarks.runner import Entry, Outcome
 
-CASE = Case("race", "race", (Metric("speed", "steps/s"),), threads=(1, 2), compiles=True)
+CASE = Case("race", "race", (Metric("speed", "steps/s"),), threads=(1, 2))
 
 
 def rounds(*values: float, **more: Any) -> list[dict[str, Any]]:
@@ -22,7 +22,6 @@ def outcome() -> Outcome:
         results={
             Entry("ours", 1): rounds(100, 120, seconds=10.0, stages={"env": 2.0, "learn": 7.0}),
             Entry("ours", 2): rounds(90, 80),
-            Entry("ours", 1, compiled=True): rounds(200, 180),
             Entry("sb3", 1): rounds(20, 30),
             Entry("sb3", 2): rounds(50, 60),
             Entry("torchrl", 1): rounds(10, 10),
@@ -33,10 +32,9 @@ def outcome() -> Outcome:
 
 def test_each_library_counts_with_its_best_number_of_threads(outcome: Outcome) -> None:
     speed = record_of(CASE, outcome, {})["metrics"]["speed"]
-    assert speed["threads"] == {"ours": 1, "ours compiled": 1, "sb3": 2, "torchrl": 1}
+    assert speed["threads"] == {"ours": 1, "sb3": 2, "torchrl": 1}
     assert speed["fastest_peer"] == "sb3"
     assert speed["ratios"]["ours"]["sb3"] == {"median": 2.0, "min": 2.0, "max": 2.0, "rounds": [2.0, 2.0]}
-    assert speed["ratios"]["ours compiled"]["sb3"]["rounds"] == [4.0, 3.0]
     assert speed["ratios"]["ours"]["torchrl"]["median"] == 11.0
 
 
@@ -51,16 +49,13 @@ def test_raw_numbers_stages_and_failures_are_kept(outcome: Outcome) -> None:
 def test_the_table_marks_the_fastest_peer(outcome: Outcome) -> None:
     lines = lines_of(CASE, outcome)
     (marked,) = (line for line in lines if line.strip().startswith("*"))
-    assert marked.split() == ["*", "sb3", "2", "thr", "55", "2.00", "(2.00..2.00)", "3.50", "(3.00..4.00)"]
+    assert marked.split() == ["*", "sb3", "2", "thr", "55", "2.00", "(2.00..2.00)"]
     assert "    torchrl, 2 threads: failed: out of memory" in lines
 
 
-def test_the_summary_has_one_line_for_each_of_our_variants(outcome: Outcome) -> None:
+def test_the_summary_compares_ours_with_the_fastest_peer(outcome: Outcome) -> None:
     lines = summary([(CASE, record_of(CASE, outcome, {}))])
-    assert [line.split() for line in lines[1:]] == [
-        ["race", "ours", "sb3", "2.00", "(2.00..2.00)"],
-        ["race", "ours", "compiled", "sb3", "3.50", "(3.00..4.00)"],
-    ]
+    assert [line.split() for line in lines[1:]] == [["race", "sb3", "2.00", "(2.00..2.00)"]]
 
 
 def test_a_peer_that_took_part_in_the_first_round_only_is_compared_there() -> None:

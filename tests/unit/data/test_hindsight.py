@@ -213,7 +213,7 @@ def test_the_rest_is_exactly_what_was_stored() -> None:
         add_episode(each, [10, 11, 12], "")
     batch, stored = buffer.sample(300), plain.sample(300)
     assert isinstance(batch.obs, dict) and isinstance(stored.obs, dict)
-    assert torch.equal(batch.indices, stored.indices) and torch.equal(batch.actions, stored.actions)
+    assert np.array_equal(batch.indices, stored.indices) and torch.equal(batch.actions, stored.actions)
     kept = batch.obs["desired_goal"][:, 0] == ASKED
     assert 100 < int(kept.sum()) < 200
     for name in ("rewards", "discounts", "weights"):
@@ -301,7 +301,7 @@ class GoalStream:
     def check(self, buffer: HindsightReplayBuffer, batch: TransitionBatch) -> int:
         """Compares each drawn transition with the lists; returns how many had another goal."""
         assert isinstance(batch.obs, dict) and isinstance(batch.next_obs, dict)
-        counts, envs = np.divmod(batch.indices.numpy(), buffer.num_envs)
+        counts, envs = np.divmod(batch.indices, buffer.num_envs)
         replaced = 0
         for i, (env, count) in enumerate(zip(envs.tolist(), counts.tolist())):
             goal = batch.obs["desired_goal"][i]

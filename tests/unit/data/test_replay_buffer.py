@@ -147,7 +147,7 @@ def test_environments_are_drawn_in_proportion_to_what_they_hold() -> None:
         buffer.add(**two_env_step(t, [True, t % 4 == 0], [False, False]))
     assert buffer.counts.tolist() == [40, 10]
     batch = buffer.sample(20_000)
-    counts = np.unique(batch.indices.numpy(), return_counts=True)[1]
+    counts = np.unique(batch.indices, return_counts=True)[1]
     assert len(counts) == 50
     assert abs(counts - 400).max() < 5 * 20, "each transition alike: 400 ± 5 standard deviations"
 
@@ -157,9 +157,9 @@ def test_environments_are_drawn_in_proportion_to_what_they_hold() -> None:
 
 def check_against_lists(stream: Stream, buffer: ReplayBuffer, batch: TransitionBatch) -> set[tuple[int, int]]:
     """Compares each drawn transition with the lists; returns the (env, count) that were drawn."""
-    counts, envs = np.divmod(batch.indices.numpy(), buffer.num_envs)
+    counts, envs = np.divmod(batch.indices, buffer.num_envs)
     assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
-    for i in np.unique(batch.indices.numpy(), return_index=True)[1].tolist():  # each once: repetitions are read alike
+    for i in np.unique(batch.indices, return_index=True)[1].tolist():  # each once: repetitions are read alike
         env, count = int(envs[i]), int(counts[i])
         obs, action, reward, next_obs, discount = stream.expected(env, count, buffer.n_step, buffer.gamma)
         np.testing.assert_array_equal(batch.obs[i].numpy(), obs)
@@ -266,7 +266,7 @@ def test_dtypes_of_a_batch() -> None:
         stream.feed(buffer, 12)
         batch = buffer.sample(8, beta=0.4)
         found = {name: getattr(batch, name).dtype for name in batch.__dataclass_fields__}
-        assert found.pop("actions") is INT64 and found.pop("indices") is INT64
+        assert found.pop("actions") is INT64 and found.pop("indices") == np.int64
         assert set(found.values()) == {torch.float32}
         sequences = buffer.sample_sequences(4, 3)
         assert sequences.rewards.dtype is torch.float32 and sequences.obs.dtype is torch.float32  # type: ignore[union-attr]
@@ -278,13 +278,13 @@ def test_dtypes_of_a_batch() -> None:
 def test_priorities_weights_and_new_items_by_hand() -> None:
     buffer = one_env(8, prioritization=Prioritization(alpha=0.5, epsilon=1.0))
     add_steps(buffer, [(0.0, 0, ""), (1.0, 0, ""), (2.0, 0, "")])
-    buffer.update_priorities(torch.tensor([0, 1, 2]), torch.tensor([0.0, -3.0, 8.0]))  # (|δ| + 1)^½ = 1, 2, 3
+    buffer.update_priorities(np.array([0, 1, 2]), torch.tensor([0.0, -3.0, 8.0]))  # (|δ| + 1)^½ = 1, 2, 3
     add_steps(buffer, [(9.0, 0, "")])  # at the largest so far: 3
     batch = buffer.sample(900, beta=0.5)
     expected = {0: 1 / 9, 1: 2 / 9, 2: 3 / 9, 3: 3 / 9}
     # (4 P)^-½ over the largest, which is that of the smallest P: √(P_min / P)
     weights = {0: 1.0, 1: 0.5**0.5, 2: (1 / 3) ** 0.5, 3: (1 / 3) ** 0.5}
-    indices = batch.indices.numpy()
+    indices = batch.indices
     for index, share in expected.items():
         assert abs((indices == index).sum() - 900 * share) <= 1, "one draw per stratum leaves no room for chance"
         assert batch.weights.numpy()[indices == index] == pytest.approx(weights[index])
@@ -306,11 +306,13 @@ def test_proportions_after_many_updates_and_overwrites() -> None:
         batch = buffer.sample(16)
         errors = rng.exponential(size=16)
         stale = batch.indices - 3 * 200  # of overwritten transitions: no effect
-        buffer.update_priorities(torch.cat([batch.indices, stale]), torch.from_numpy(np.concatenate([errors, errors])))
+        buffer.update_priorities(
+            np.concatenate([batch.indices, stale]), torch.from_numpy(np.concatenate([errors, errors]))
+        )
         exact.update({int(i): (e + 0.01) ** 0.7 for i, e in zip(batch.indices, errors)})
         highest = max(highest, *((e + 0.01) ** 0.7 for e in errors))
     assert len(exact) == len(buffer) == 120
-    draws = np.concatenate([buffer.sample(64).indices.numpy() for _ in range(3000)])
+    draws = np.concatenate([buffer.sample(64).indices for _ in range(3000)])
     ids = np.array(sorted(exact))
     shares = np.array([exact[i] for i in ids.tolist()])
     expected = shares / shares.sum() * len(draws)
@@ -326,7 +328,7 @@ def test_a_priority_of_a_transition_overwritten_since_does_not_touch_its_success
     batch = buffer.sample(30)
     add_steps(buffer, [(float(i), 0, "") for i in range(3, 6)])
     buffer.update_priorities(batch.indices, torch.full((30,), 1000.0))
-    counts = np.bincount(buffer.sample(300).indices.numpy(), minlength=6)
+    counts = np.bincount(buffer.sample(300).indices, minlength=6)
     assert counts[:3].sum() == 0 and abs(counts[3:] - 100).max() <= 1
 
 

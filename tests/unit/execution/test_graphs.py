@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from helpers.gpu import needs_gpu
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.batches import mapped, on_device, tensors_of
-from rl_training.execution.graphs import ALIGNMENT, WARM_UP_CALLS, BatchMemory, GraphedStep, _Staging
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.executor import Executor, recordable
+from rl_training.execution.graphs import ALIGNMENT, BatchMemory, _Staging
 
 CPU = torch.device("cpu")
 DEVICES = [CPU, pytest.param(torch.device("cuda"), marks=needs_gpu)]
@@ -28,7 +31,7 @@ def batch_of(seed: int, size: int = 3) -> TransitionBatch:
         {"state": torch.randn(size, 2, generator=stream), "image": 255 - image},
         numbers[1],
         numbers[2],
-        indices=torch.arange(size),
+        indices=np.arange(size),
     )
 
 
@@ -68,20 +71,26 @@ def test_a_batch_from_the_host_is_one_transfer_for_each_dtype() -> None:
     assert same(memory.batch, batch)
 
 
+class Adding:
+    """A step that takes the GPU long, and adds up what it is given."""
+
+    def __init__(self, device: torch.device):
+        self.matrix, self.total = torch.eye(4096, device=device), torch.zeros(3, device=device)
+        self.executor = Executor(self, device, "recorded")
+
+    @recordable
+    def step(self, batch: TransitionBatch, random: RandomSource) -> torch.Tensor:
+        self.matrix.copy_(self.matrix @ self.matrix)
+        self.total.add_(batch.rewards)
+        return self.total
+
+
 @needs_gpu
 def test_batches_in_a_row_from_the_host_are_each_learned_from() -> None:
     """The host may not fill its staging memory again before the GPU, busy with a step, has fetched what is in it."""
     device = torch.device("cuda")
-    matrix, total = torch.eye(4096, device=device), torch.zeros(3, device=device)
-
-    def step(batch: TransitionBatch, variant: None) -> torch.Tensor:
-        nonlocal matrix
-        matrix.copy_(matrix @ matrix)  # long
-        total.add_(batch.rewards)
-        return total
-
-    run = GraphedStep(step, torch.Generator(device))
-    batches = [replace(batch_of(seed), rewards=torch.full((3,), float(seed))) for seed in range(40)]
-    for batch in batches:
-        run(batch, None)
-    assert total.tolist() == [sum(range(40))] * 3 and WARM_UP_CALLS < 40
+    adding, generator = Adding(device), torch.Generator(device)
+    for seed in range(40):
+        adding.step(replace(batch_of(seed), rewards=torch.full((3,), float(seed))), generator)
+    assert adding.total.tolist() == [sum(range(40))] * 3
+    assert adding.step.recordings == 1  # type: ignore[attr-defined]

@@ -8,8 +8,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from helpers.acting import acted
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.policy_config import PolicyConfig
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, SpaceError
 
 BOX = spaces.Box(-np.inf, np.inf, (4,))
@@ -36,7 +38,7 @@ def observations(batch: int = 6) -> Tensor:
 def policy(action_space: spaces.Space = DISCRETE, **config: object) -> ActorCritic:
     torch.manual_seed(0)
     settings = PolicyConfig(**{"hidden_sizes": (8, 8), **config})  # type: ignore[arg-type]
-    return ActorCritic(BOX, action_space, settings)
+    return ActorCritic(PolicySpec(BOX, action_space, settings))
 
 
 def gram(weight: Tensor) -> Tensor:
@@ -60,9 +62,9 @@ def test_actions_log_probs_and_values_per_action_space(
     model = policy(space)
     obs = observations()
     distribution, values = model(obs)
-    actions = model.act(obs, generator=seeded())
+    actions = acted(model, obs, generator=seeded())
     assert actions.shape == (6, *shape) and not actions.requires_grad
-    assert model.act(obs, deterministic=True).shape == (6, *shape)
+    assert acted(model, obs, deterministic=True).shape == (6, *shape)
     assert distribution.log_prob(actions).shape == distribution.entropy().shape == values.shape == (6,)
     assert model.action_head.linear.out_features == outputs
     discrete = not isinstance(space, spaces.Box | spaces.MultiBinary)
@@ -70,12 +72,12 @@ def test_actions_log_probs_and_values_per_action_space(
 
 
 def test_discrete_actions_count_from_zero_whatever_the_start() -> None:
-    actions = policy(spaces.Discrete(3, start=7)).act(torch.zeros(200, 4), generator=seeded())
+    actions = acted(policy(spaces.Discrete(3, start=7)), torch.zeros(200, 4), generator=seeded())
     assert set(actions.tolist()) == {0, 1, 2}
 
 
 def test_multi_discrete_actions_stay_within_nvec() -> None:
-    actions = policy(spaces.MultiDiscrete([[2, 3], [4, 5]])).act(torch.zeros(500, 4), generator=seeded())
+    actions = acted(policy(spaces.MultiDiscrete([[2, 3], [4, 5]])), torch.zeros(500, 4), generator=seeded())
     assert actions.max(dim=0).values.tolist() == [1, 2, 3, 4]
     assert actions.min() == 0
 
@@ -95,9 +97,9 @@ def test_multi_discrete_actions_stay_within_nvec() -> None:
     ids=["Discrete", "MultiDiscrete", "MultiBinary", "image", "Dict"],
 )
 def test_every_observation_space_trains(space: spaces.Space, obs: Tensor | dict[str, Tensor]) -> None:
-    model = ActorCritic(space, spaces.Discrete(2), PolicyConfig(), normalize_observations=True)
-    assert model.observation_normalizer is not None
-    model.observation_normalizer.update(obs)
+    model = ActorCritic(PolicySpec(space, spaces.Discrete(2), PolicyConfig(), normalize_observations=True))
+    assert model.encoder.normalizer is not None
+    model.encoder.normalizer.update(obs)
     distribution, values = model(obs)
     (distribution.log_prob(torch.tensor([0, 1])).sum() + values.sum()).backward()
     assert values.shape == (2,)
@@ -193,11 +195,11 @@ def test_squash_keeps_actions_inside_the_bounds() -> None:
     free = policy(spaces.Box(-1, 1, (2,)), squash=False, **wide)
     squashed = policy(spaces.Box(-1, 1, (2,)), squash=True, **wide)
     obs = torch.zeros(100, 4)
-    assert free.act(obs, generator=seeded()).abs().max() > 1
+    assert acted(free, obs, generator=seeded()).abs().max() > 1
     # The weights are the same, so are the draws before the tanh.
-    torch.testing.assert_close(squashed.act(obs, generator=seeded()), free.act(obs, generator=seeded()).tanh())
+    torch.testing.assert_close(acted(squashed, obs, generator=seeded()), acted(free, obs, generator=seeded()).tanh())
     assert torch.equal(
-        squashed.act(observations(), deterministic=True), free.act(observations(), deterministic=True).tanh()
+        acted(squashed, observations(), deterministic=True), acted(free, observations(), deterministic=True).tanh()
     )
 
 
@@ -223,17 +225,17 @@ def test_other_action_spaces_are_refused_with_advice(space: spaces.Space, messag
 
 def test_unsupported_observations_are_refused() -> None:
     with pytest.raises(SpaceError, match="Tuple"):
-        ActorCritic(spaces.Tuple([BOX]), spaces.Discrete(2), PolicyConfig())
+        ActorCritic(PolicySpec(spaces.Tuple([BOX]), spaces.Discrete(2), PolicyConfig()))
 
 
 def test_act_repeats_with_the_generator_and_is_the_mode_when_deterministic() -> None:
     model = policy(spaces.Box(-1, 1, (2,)))
     obs = observations()
-    assert torch.equal(model.act(obs, generator=seeded(5)), model.act(obs, generator=seeded(5)))
-    assert not torch.equal(model.act(obs, generator=seeded(5)), model.act(obs, generator=seeded(6)))
+    assert torch.equal(acted(model, obs, generator=seeded(5)), acted(model, obs, generator=seeded(5)))
+    assert not torch.equal(acted(model, obs, generator=seeded(5)), acted(model, obs, generator=seeded(6)))
     generator = seeded(5)
     state = generator.get_state()
-    assert torch.equal(model.act(obs, generator=generator, deterministic=True), model.distribution(obs).mode())
+    assert torch.equal(acted(model, obs, generator=generator, deterministic=True), model.distribution(obs).mode())
     assert torch.equal(generator.get_state(), state)
 
 
@@ -241,17 +243,19 @@ def test_observations_are_normalised_inside_and_the_statistics_travel_with_the_w
     def build(normalize: bool) -> ActorCritic:
         torch.manual_seed(0)
         return ActorCritic(
-            BOX,
-            spaces.Discrete(3),
-            PolicyConfig(),
-            normalize_observations=normalize,
-            normalize_rewards=normalize,
+            PolicySpec(
+                BOX,
+                spaces.Discrete(3),
+                PolicyConfig(),
+                normalize_observations=normalize,
+                normalize_rewards=normalize,
+            )
         )
 
     plain, trained = build(False), build(True)
-    assert plain.observation_normalizer is None and plain.reward_scaler is None
-    assert trained.observation_normalizer is not None and trained.reward_scaler is not None
-    trained.observation_normalizer.update(torch.tensor([[10.0] * 4, [14.0] * 4]))  # mean 12, std 2
+    assert plain.encoder.normalizer is None and plain.reward_scaler is None
+    assert trained.encoder.normalizer is not None and trained.reward_scaler is not None
+    trained.encoder.normalizer.update(torch.tensor([[10.0] * 4, [14.0] * 4]))  # mean 12, std 2
     trained.reward_scaler.update(torch.tensor([1.0, 7.0]))
     obs = observations()
     torch.testing.assert_close(trained.value(obs * 2 + 12), plain.value(obs), atol=1e-5, rtol=1e-5)

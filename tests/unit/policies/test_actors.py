@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from helpers.acting import acted
 from rl_training.policies.actors import MAX_LOG_STD, MIN_LOG_STD, DeterministicActor, GaussianActor
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.off_policy import OffPolicyActorCritic
@@ -140,25 +141,25 @@ class TestPolicy:
         space = spaces.Dict({"a": spaces.Box(-1, 1, (2, 2), np.float32), "b": spaces.Discrete(3)})
         policy = self.policy(space)
         obs = {"a": torch.ones(4, 2, 2), "b": torch.tensor([0, 1, 2, 0])}
-        features = policy.encode(obs)
+        features = policy.encoder(obs)
         assert features.shape == (4, 7) and features[1].tolist() == [1, 1, 1, 1, 0, 1, 0]
-        assert torch.equal(policy.act(obs, deterministic=True), policy.actor(features).mode())
+        assert torch.equal(acted(policy, obs, deterministic=True), policy.actor(features).mode())
 
     def test_acting_keeps_no_gradient(self) -> None:
         policy = self.policy(spaces.Box(-1, 1, (3,), np.float32))
         obs = torch.randn(4, 3, generator=seeded())
-        assert not policy.act(obs, generator=seeded()).requires_grad
-        assert not policy.act(obs, deterministic=True).requires_grad
-        assert policy.actor(policy.encode(obs)).mode().requires_grad
+        assert not acted(policy, obs, generator=seeded()).requires_grad
+        assert not acted(policy, obs, deterministic=True).requires_grad
+        assert policy.actor(policy.encoder(obs)).mode().requires_grad
 
     def test_the_normaliser_belongs_to_the_policy(self) -> None:
         space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         policy, plain = self.policy(space, normalize=True), self.policy(space)
         data = 5 + 2 * torch.randn(1000, 3, generator=seeded())
-        assert policy.observation_normalizer is not None and plain.observation_normalizer is None
-        policy.observation_normalizer.update(data)
-        features = policy.encode(data)
+        assert policy.encoder.normalizer is not None and plain.encoder.normalizer is None
+        policy.encoder.normalizer.update(data)
+        features = policy.encoder(data)
         torch.testing.assert_close(features.mean(dim=0), torch.zeros(3), atol=0.05, rtol=0)
         torch.testing.assert_close(features.std(dim=0), torch.ones(3), atol=0.05, rtol=0)
-        assert torch.equal(plain.encode(data), data)
-        assert any(name.startswith("observation_normalizer") for name in policy.state_dict())
+        assert torch.equal(plain.encoder(data), data)
+        assert any(name.startswith("encoder.normalizer") for name in policy.state_dict())

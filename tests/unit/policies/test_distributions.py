@@ -16,7 +16,6 @@ from rl_training.policies.distributions import (
     MultiCategorical,
     SquashedGaussian,
     _gauss_hermite,
-    _quadrature,
 )
 
 NVEC = (2, 4, 3)
@@ -95,17 +94,6 @@ def test_samples_carry_no_gradient_and_densities_do(build: Callable[[Tensor], Di
     (entropy_grad,) = torch.autograd.grad(distribution.entropy().sum(), params)
     for grad in (log_prob_grad, entropy_grad):
         assert grad.isfinite().all() and grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("build", FROM_SIX_PARAMETERS)
-def test_the_compiler_sees_one_graph(build: Callable[[Tensor], Distribution]) -> None:
-    def use(params: Tensor) -> tuple[Tensor, Tensor]:
-        distribution = build(params)
-        return distribution.log_prob(distribution.sample()), distribution.entropy()
-
-    params = normal(5, 6)
-    _, entropy = torch.compile(use, backend="eager", fullgraph=True)(params)
-    assert torch.equal(entropy, build(params).entropy())
 
 
 def test_entropy_first_asked_for_in_inference_mode_still_has_gradients_later() -> None:
@@ -428,10 +416,3 @@ def test_squashed_entropy_never_exceeds_the_uniform_one() -> None:
     # The uniform distribution on [-1, 1] has the largest entropy, log 2; an std of 0.87 comes closest.
     assert entropy.max() < math.log(2)
     assert entropy.max() > 0.65
-
-
-def test_the_quadrature_is_marked_as_torch_would_mark_a_constant() -> None:
-    def marked() -> None: ...
-
-    torch.compiler.assume_constant_result(marked)
-    assert vars(marked) and vars(marked).items() <= vars(_quadrature).items()

@@ -12,8 +12,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from helpers.acting import acted
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, midpoints
+from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import SpaceError
 
 STATES = torch.tensor([0, 1])
@@ -28,15 +30,14 @@ HEADS: list[dict[str, Any]] = [
 def linear(num_actions: int = 3, **head: Any) -> QNetwork:
     """A table over two states: without hidden layers, the weights are the outputs."""
     config = PolicyConfig(hidden_sizes=())
-    return QNetwork(spaces.Discrete(2), spaces.Discrete(num_actions), config, head=HeadConfig(**head))
+    return QNetwork(PolicySpec(spaces.Discrete(2), spaces.Discrete(num_actions), config), HeadConfig(**head))
 
 
 def deep(normalize_observations: bool = False, **head: Any) -> QNetwork:
     space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
     config = PolicyConfig(hidden_sizes=(8, 6))
-    return QNetwork(
-        space, spaces.Discrete(3), config, normalize_observations=normalize_observations, head=HeadConfig(**head)
-    )
+    spec = PolicySpec(space, spaces.Discrete(3), config, normalize_observations=normalize_observations)
+    return QNetwork(spec, HeadConfig(**head))
 
 
 def fill(parameter: Any, values: Any) -> None:
@@ -63,7 +64,7 @@ def test_plain_values_by_hand() -> None:
     set_rows(network.head.advantage, [[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]])
     assert network(STATES).tolist() == [[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]]
     assert torch.equal(network.q_values(STATES), network(STATES))
-    assert network.act(STATES).tolist() == [2, 0]
+    assert acted(network, STATES).tolist() == [2, 0]
 
 
 def test_dueling_subtracts_the_mean_advantage() -> None:
@@ -178,10 +179,10 @@ def test_every_layer_learns(head: dict[str, Any]) -> None:
 def test_without_orthogonal_weights_pytorchs_own_are_kept() -> None:
     torch.manual_seed(3)
     space = spaces.Box(-1, 1, (4,))
-    network = QNetwork(space, spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,), orthogonal_init=False))
+    network = QNetwork(PolicySpec(space, spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,), orthogonal_init=False)))
     bias = network.head.advantage.output.bias
     assert isinstance(bias, Tensor) and (bias != 0).all()
-    orthogonal = QNetwork(space, spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,)))
+    orthogonal = QNetwork(PolicySpec(space, spaces.Discrete(2), PolicyConfig(hidden_sizes=(8,))))
     weight: Any = orthogonal.head.advantage.output.weight
     torch.testing.assert_close(weight @ weight.T, torch.eye(2))
 
@@ -191,8 +192,8 @@ def test_observations_are_normalised_inside() -> None:
     plain = deep()
     plain.load_state_dict(network.state_dict(), strict=False)
     data = 5 + 3 * torch.randn(200, 4, generator=seeded())
-    assert network.observation_normalizer is not None
-    network.observation_normalizer.update(data)
+    assert network.encoder.normalizer is not None
+    network.encoder.normalizer.update(data)
     standard = (data - data.mean(0)) / data.std(0, correction=0)
     torch.testing.assert_close(network.q_values(data), plain.q_values(standard), atol=1e-4, rtol=1e-4)
 
@@ -202,26 +203,26 @@ def test_acting_takes_the_best_action(head: dict[str, Any]) -> None:
     network, obs = deep(**head), torch.randn(50, 4, generator=seeded())
     best = network.q_values(obs).argmax(-1)
     assert len(best.unique()) > 1
-    assert torch.equal(network.act(obs, deterministic=True), best)
+    assert torch.equal(acted(network, obs, deterministic=True), best)
     if head["distribution"] != "implicit":
-        assert torch.equal(network.act(obs, generator=seeded()), best)
+        assert torch.equal(acted(network, obs, generator=seeded()), best)
 
 
 def test_epsilon_is_the_share_of_uniform_actions() -> None:
     network = linear(4)
     set_rows(network.head.advantage, [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     obs = torch.zeros(40_000, dtype=torch.int64)
-    shares = torch.bincount(network.act(obs, generator=seeded(), epsilon=0.4)) / len(obs)
+    shares = torch.bincount(acted(network, obs, generator=seeded(), epsilon=0.4)) / len(obs)
     # Standard deviation of a share: at most √(0.25 / 40000) = 0.0025.
     torch.testing.assert_close(shares, torch.tensor([0.1, 0.7, 0.1, 0.1]), atol=0.01, rtol=0)
-    uniform = torch.bincount(network.act(obs, generator=seeded(), epsilon=1.0)) / len(obs)
+    uniform = torch.bincount(acted(network, obs, generator=seeded(), epsilon=1.0)) / len(obs)
     torch.testing.assert_close(uniform, torch.full((4,), 0.25), atol=0.01, rtol=0)
 
 
 def test_each_environment_explores_by_itself() -> None:
     network = linear(2)
     set_rows(network.head.advantage, [[1.0, 0.0], [1.0, 0.0]])
-    actions = network.act(torch.zeros(64, dtype=torch.int64), generator=seeded(), epsilon=0.8)
+    actions = acted(network, torch.zeros(64, dtype=torch.int64), generator=seeded(), epsilon=0.8)
     assert 0 < actions.sum() < 64
 
 
@@ -230,42 +231,42 @@ def test_greedy_actions_draw_nothing() -> None:
     before, global_before = generator.get_state(), torch.get_rng_state()
     linear_net, implicit = linear(), linear(distribution="implicit")
     global_before = torch.get_rng_state()
-    linear_net.act(STATES, generator=generator)
-    implicit.act(STATES, generator=generator, deterministic=True)
+    acted(linear_net, STATES, generator=generator)
+    acted(implicit, STATES, generator=generator, deterministic=True)
     assert torch.equal(generator.get_state(), before) and torch.equal(torch.get_rng_state(), global_before)
 
 
 def test_the_generator_decides_what_is_drawn() -> None:
     network, obs = linear(4), torch.zeros(64, dtype=torch.int64)
-    first = network.act(obs, generator=seeded(), epsilon=1.0)
-    assert torch.equal(network.act(obs, generator=seeded(), epsilon=1.0), first)
-    assert not torch.equal(network.act(obs, generator=seeded(1), epsilon=1.0), first)
+    first = acted(network, obs, generator=seeded(), epsilon=1.0)
+    assert torch.equal(acted(network, obs, generator=seeded(), epsilon=1.0), first)
+    assert not torch.equal(acted(network, obs, generator=seeded(1), epsilon=1.0), first)
 
 
 def test_implicit_acting_averages_over_drawn_fractions() -> None:
     network, obs = deep(distribution="implicit"), torch.randn(200, 4, generator=seeded(5))
     taus = torch.rand(200, ACTING_TAUS, generator=seeded())
     expected = network(obs, taus).mean(-1).argmax(-1)
-    assert torch.equal(network.act(obs, generator=seeded()), expected)
+    assert torch.equal(acted(network, obs, generator=seeded()), expected)
     even = network(obs, midpoints(32).expand(200, -1)).mean(-1).argmax(-1)
-    assert torch.equal(network.act(obs, deterministic=True), even)
+    assert torch.equal(acted(network, obs, deterministic=True), even)
 
 
 def test_a_deterministic_action_has_no_epsilon() -> None:
     with pytest.raises(ValueError, match="epsilon"):
-        linear().act(STATES, deterministic=True, epsilon=0.1)
+        acted(linear(), STATES, deterministic=True, epsilon=0.1)
 
 
 def test_noisy_acting() -> None:
     network, obs = deep(noisy_sigma=5.0), torch.randn(100, 4, generator=seeded())
     mean = network.q_values(obs, noisy=False).argmax(-1)
-    first = network.act(obs, generator=seeded())
+    first = acted(network, obs, generator=seeded())
     assert not torch.equal(first, mean)
-    assert torch.equal(network.act(obs, generator=seeded()), first)
-    assert not torch.equal(network.act(obs, generator=seeded(1)), first), "new noise for every call"
-    assert torch.equal(network.act(obs, deterministic=True), mean)
+    assert torch.equal(acted(network, obs, generator=seeded()), first)
+    assert not torch.equal(acted(network, obs, generator=seeded(1)), first), "new noise for every call"
+    assert torch.equal(acted(network, obs, deterministic=True), mean)
     generator = seeded()
-    assert torch.equal(network.train(False).act(obs, generator=generator), mean)
+    assert torch.equal(acted(network.train(False), obs, generator=generator), mean)
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
@@ -291,15 +292,15 @@ def test_dict_observations() -> None:
     obs = {"a": torch.rand(4, 2, generator=seeded()), "b": torch.tensor([0, 1, 2, 0])}
     flat = torch.cat([obs["a"], torch.eye(3)[obs["b"]]], dim=-1)
     for head in HEADS:
-        network = QNetwork(space, spaces.Discrete(2), PolicyConfig(), head=HeadConfig(**head))
-        same = QNetwork(spaces.Box(-1, 1, (5,)), spaces.Discrete(2), PolicyConfig(), head=HeadConfig(**head))
+        network = QNetwork(PolicySpec(space, spaces.Discrete(2), PolicyConfig()), HeadConfig(**head))
+        same = QNetwork(PolicySpec(spaces.Box(-1, 1, (5,)), spaces.Discrete(2), PolicyConfig()), HeadConfig(**head))
         same.load_state_dict(network.state_dict())
         torch.testing.assert_close(network.q_values(obs), same.q_values(flat))
         assert torch.equal(
-            network.act(obs, generator=seeded(), epsilon=0.5), same.act(flat, generator=seeded(), epsilon=0.5)
+            acted(network, obs, generator=seeded(), epsilon=0.5), acted(same, flat, generator=seeded(), epsilon=0.5)
         )
 
 
 def test_continuous_actions_are_refused() -> None:
     with pytest.raises(SpaceError, match="Discrete"):
-        QNetwork(spaces.Discrete(2), spaces.Box(-1, 1, (2,)), PolicyConfig())
+        QNetwork(PolicySpec(spaces.Discrete(2), spaces.Box(-1, 1, (2,)), PolicyConfig()))

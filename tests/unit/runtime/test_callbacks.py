@@ -11,9 +11,9 @@ from helpers.tools import through_codec
 from rl_training import PPO
 from rl_training.runtime.callbacks import (
     Callback,
-    Checkpoint,
     Evaluate,
     Every,
+    SaveCheckpoints,
     StopOnNoImprovement,
     StopOnReward,
     StopOnTime,
@@ -137,7 +137,7 @@ def test_an_interrupted_run_is_not_evaluated_again() -> None:
 
 def test_checkpoints_at_the_start_at_multiples_at_a_new_best_and_at_the_end() -> None:
     saves: list[tuple[int, bool]] = []
-    callback = Checkpoint(lambda step, best: saves.append((step, best)), every=100)
+    callback = SaveCheckpoints(lambda step, best: saves.append((step, best)), every=100)
     loop = Loop(callback)
     callback.on_training_start(loop)  # type: ignore[arg-type]
     loop.step_to(60)
@@ -149,7 +149,7 @@ def test_checkpoints_at_the_start_at_multiples_at_a_new_best_and_at_the_end() ->
     callback.on_training_end(loop)  # type: ignore[arg-type]
     callback.on_training_end(loop)  # type: ignore[arg-type]
     assert saves == [(0, False), (120, False), (150, True), (180, False)]
-    resumed = Checkpoint(lambda step, best: saves.append((step, best)), every=100)
+    resumed = SaveCheckpoints(lambda step, best: saves.append((step, best)), every=100)
     resumed.load_state_dict(through_codec(callback.state_dict()))
     resumed.on_training_start(loop)  # type: ignore[arg-type]
     resumed.on_evaluation(loop, result(4.0))  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def test_checkpoints_at_the_start_at_multiples_at_a_new_best_and_at_the_end() ->
 
 def test_the_saved_state_of_the_checkpoint_callback_includes_the_save_itself() -> None:
     states: list[Any] = []
-    callback = Checkpoint(lambda step, best: states.append(callback.state_dict()), every=100)
+    callback = SaveCheckpoints(lambda step, best: states.append(callback.state_dict()), every=100)
     Loop(callback).step_to(100)
     assert states == [{"best": float("-inf"), "saved_step": 100}]
 

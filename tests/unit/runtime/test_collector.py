@@ -14,7 +14,10 @@ from helpers.tools import through_codec
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.envs.factory import EnvFactory
+from rl_training.execution.batches import count_of
 from rl_training.execution.draws import uniform
+from rl_training.execution.executor import Executor
+from rl_training.policies.policy import Policy
 from rl_training.runtime.collector import EpisodeStatistics, RolloutCollector, obs_to_torch
 from rl_training.runtime.throughput import StageTimer
 from rl_training.utils.trees import differing_paths
@@ -22,12 +25,11 @@ from rl_training.utils.trees import differing_paths
 CPU = torch.device("cpu")
 
 
-class CountingPolicy:
+class CountingPolicy(Policy):
     """Acts at random from the generator it is given."""
 
-    def act(self, obs: Any, *, generator: Any = None, deterministic: bool = False) -> torch.Tensor:
-        rows = len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
-        return (uniform((rows,), generator, CPU) * 3).long()
+    def act(self, obs: Any, state: Any = None, *, generator: Any = None, deterministic: bool = False) -> Any:
+        return (uniform((count_of(obs),), generator, CPU) * 3).long(), state
 
 
 def collector_for(
@@ -36,7 +38,10 @@ def collector_for(
     envs = SyncVectorEnv([EnvFactory("test", custom=maker) for maker in makers], autoreset_mode=mode)
     dtypes = {"count": torch.float32, "parity": torch.int64} if isinstance(obs_shape, dict) else torch.float32
     buffer = RolloutBuffer(steps, len(makers), obs_shape, (), obs_dtype=dtypes, action_dtype=torch.int64)
-    return RolloutCollector(EnvStepper(envs), CountingPolicy(), buffer, seed=seed, device=CPU, timer=StageTimer())
+    policy = CountingPolicy()
+    return RolloutCollector(
+        EnvStepper(envs), policy, buffer, executor=Executor(policy, CPU), seed=seed, device=CPU, timer=StageTimer()
+    )
 
 
 def record(rewards: list[float], ended: list[bool], valid: list[bool]) -> StepRecord:

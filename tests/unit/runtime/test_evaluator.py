@@ -16,6 +16,7 @@ from rl_training import PPO
 from rl_training.envs.factory import EnvFactory
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.policy_config import PolicyConfig
+from rl_training.policies.spec import PolicySpec
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator, bootstrap_interval
 from rl_training.utils.global_random import global_rng_state
 from rl_training.utils.trees import differing_paths
@@ -25,12 +26,8 @@ MODES = list(AutoresetMode)
 
 def policy_for(n_actions: int = 3, **kwargs: Any) -> ActorCritic:
     torch.manual_seed(0)
-    return ActorCritic(
-        spaces.Box(-np.inf, np.inf, (2,), np.float32),
-        spaces.Discrete(n_actions),
-        PolicyConfig(hidden_sizes=(4,)),
-        **kwargs,
-    )
+    observations = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    return ActorCritic(PolicySpec(observations, spaces.Discrete(n_actions), PolicyConfig(hidden_sizes=(4,)), **kwargs))
 
 
 def evaluator_for(make: Any, *, num_envs: int = 3, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> Evaluator:
@@ -97,7 +94,7 @@ def test_deterministic_takes_the_mode_and_stochastic_samples() -> None:
 
 def test_nothing_of_the_policy_or_the_global_generators_changes() -> None:
     policy = policy_for(normalize_observations=True)
-    policy.observation_normalizer.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
+    policy.encoder.normalizer.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
     before, generators = {k: v.clone() for k, v in policy.state_dict().items()}, global_rng_state()
 
     class Draws(RandomWalkEnv):

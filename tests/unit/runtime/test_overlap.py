@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.compiling import needs_compiler
 from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
@@ -97,6 +96,7 @@ def test_two_processes_compute_what_one_would(cls: Any) -> None:
         if number > 0:
             algorithm.update(rollouts[(number - 1) % 2], (number - 1) / 5)
         collector.policy, collector.buffer = acting, rollouts[number % 2]
+        collector._act = algorithm.executor.for_owner(acting).function(collector._sampled)
         rollout, steps = collector.collect()
         assert steps == 20
         with torch.no_grad():
@@ -112,21 +112,11 @@ def test_two_processes_compute_what_one_would(cls: Any) -> None:
 @pytest.mark.parametrize("cls", [PPO, A2C])
 @pytest.mark.parametrize("env", [{"autoreset": "next_step"}, {"backend": "native"}, {"backend": "tensor"}])
 def test_a_split_run_equals_the_whole_run(cls: Any, env: dict[str, Any]) -> None:
-    check_split_run(cls, env)
-
-
-@needs_compiler
-def test_a_split_compiled_run_equals_the_whole_run() -> None:
-    check_split_run(PPO, {"backend": "tensor"}, compile=True, num_steps=4, total_timesteps=48)
-
-
-def check_split_run(cls: Any, env: dict[str, Any], **further: Any) -> None:
     settings: dict[str, Any] = {
         "make": RandomWalkEnv if "autoreset" in env else "CartPole-v1",
         "total_timesteps": 120,
         "env": {**env, **NORMALIZED, "max_episode_steps": 4},  # so that the rollout that waits has final observations
         "evaluation": {"every": 40, "episodes": 2},
-        **further,
     }
     whole = make_agent(cls, **settings)
     whole.learn()

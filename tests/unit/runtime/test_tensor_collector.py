@@ -11,7 +11,6 @@ import pytest
 import torch
 from gymnasium.vector import VectorWrapper
 
-from helpers.compiling import needs_compiler
 from helpers.no_waiting import NoWaiting
 from helpers.tensor_counters import tensor_counters
 from helpers.tools import through_codec
@@ -20,12 +19,14 @@ from rl_training.config import TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.builtin.tensor_envs import TensorVectorEnv, make_tensor_env
 from rl_training.envs.contract import EnvStepper
+from rl_training.execution.executor import Executor
 from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES
 from rl_training.experiment.checkpoint.store import read_checkpoint
 from rl_training.experiment.run.runner import resume_run, start_run
 from rl_training.policies.actor_critic import ActorCritic
+from rl_training.policies.policy import Policy
 from rl_training.policies.policy_config import PolicyConfig
-from rl_training.runtime import tensor_collector
+from rl_training.policies.spec import PolicySpec
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.tensor_collector import TensorEpisodeStatistics, TensorRolloutCollector, rollout_collector
 from rl_training.runtime.throughput import StageTimer
@@ -37,24 +38,26 @@ CPU = torch.device("cpu")
 COLUMNS = ("obs", "actions", "rewards", "dones", "truncated", "valid", "last_obs")
 
 
-class SumPolicy:
+class SumPolicy(Policy):
     """The action is (count + episode) mod 3."""
 
-    def act(self, obs: Any, *, generator: Any = None, deterministic: bool = False) -> torch.Tensor:
-        return obs.sum(dim=-1).long() % 3
+    def act(self, obs: Any, state: Any = None, *, generator: Any = None, deterministic: bool = False) -> Any:
+        return obs.sum(dim=-1).long() % 3, state
 
 
 def collector_for(
-    envs: TensorVectorEnv, steps: int, *, on_device: bool = True, policy: Any = None, seed: int = 0
+    envs: TensorVectorEnv, steps: int, *, on_device: bool = True, policy: Any = None, execution: Any = "auto"
 ) -> RolloutCollector:
     adapter = ActionAdapter(envs.single_action_space)
     if policy is None:
         torch.manual_seed(0)
-        policy = ActorCritic(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
+        spec = PolicySpec(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
+        policy = ActorCritic(spec)
     shape = envs.single_observation_space.shape
     buffer = RolloutBuffer(steps, envs.num_envs, shape, adapter.shape, action_dtype=getattr(torch, adapter.dtype))
     kind = rollout_collector if on_device else RolloutCollector
-    return kind(EnvStepper(envs), policy, buffer, seed=seed, device=CPU, timer=StageTimer())
+    executor = Executor(policy, CPU, execution)
+    return kind(EnvStepper(envs), policy, buffer, executor=executor, seed=0, device=CPU, timer=StageTimer())
 
 
 def test_hand_computed_ends_and_advantages() -> None:
@@ -102,69 +105,6 @@ def test_a_rollout_starts_where_the_last_one_stopped() -> None:
     assert list(collector.statistics.returns) == [15.0]
 
 
-@needs_compiler
-def test_compiled_rollouts_are_the_same_within_rounding() -> None:
-    collectors = []
-    for compiled in (False, True):
-        envs = make_tensor_env("CartPole-v1", 3, max_episode_steps=20)
-        torch.manual_seed(0)
-        policy = ActorCritic(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
-        buffer = RolloutBuffer(80, 3, (4,), (), action_dtype=torch.int64)
-        collector = rollout_collector(
-            EnvStepper(envs), policy, buffer, seed=1, device=CPU, timer=StageTimer(), compiled=compiled
-        )
-        collector.reset()
-        collectors.append(collector)
-    for _ in range(2):
-        (plain, steps), (compiled, same_steps) = (collector.collect() for collector in collectors)
-        assert steps == same_steps == 240 and plain.truncated.any() and (plain.dones & ~plain.truncated).any()
-        for column in COLUMNS:
-            torch.testing.assert_close(getattr(compiled, column), getattr(plain, column), msg=column)
-        for ours, theirs in zip(compiled.final_obs(), plain.final_obs()):
-            torch.testing.assert_close(ours, theirs)
-    first, second = (through_codec(collector.state_dict()) for collector in collectors)
-    assert differing_paths(first["statistics"], second["statistics"]) == []
-    assert differing_paths(first["generator"], second["generator"]) == []
-    assert "compile" in collectors[1].timer.seconds
-
-
-@pytest.mark.parametrize(("steps", "per_call"), [(128, 16), (5, 5), (34, 2), (17, 1)])
-def test_calls_divide_the_rollout(steps: int, per_call: int) -> None:
-    assert tensor_collector._largest_divisor(steps, most=16) == per_call
-
-
-@needs_compiler
-def test_several_steps_in_a_call_compute_exactly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollout of 9 steps in nine calls, and in three calls of 3."""
-    collectors = []
-    for most in (1, 4):
-        monkeypatch.setattr(tensor_collector, "STEPS_PER_CALL", most)
-        envs = make_tensor_env("CartPole-v1", 3, max_episode_steps=4)
-        torch.manual_seed(0)
-        policy = ActorCritic(envs.single_observation_space, envs.single_action_space, PolicyConfig(hidden_sizes=(8,)))
-        buffer = RolloutBuffer(9, 3, (4,), (), action_dtype=torch.int64)
-        collector = rollout_collector(
-            EnvStepper(envs),
-            policy,
-            buffer,
-            seed=1,
-            device=CPU,
-            timer=StageTimer(),
-            compiled=True,
-        )
-        collector.reset()
-        collectors.append(collector)
-    assert [collector._steps_per_call for collector in collectors] == [1, 3]
-    for _ in range(2):
-        (short, _), (long, _) = (collector.collect() for collector in collectors)
-        assert short.truncated.any()
-        for column in COLUMNS:
-            assert torch.equal(getattr(long, column), getattr(short, column)), column
-        assert all(torch.equal(ours, theirs) for ours, theirs in zip(long.final_obs(), short.final_obs()))
-    first, second = (through_codec(collector.state_dict()) for collector in collectors)
-    assert differing_paths(first, second) == []
-
-
 @pytest.mark.parametrize("per_rollout", [1, 7, 150])
 def test_statistics_keep_the_last_hundred_episodes(per_rollout: int) -> None:
     """Episodes of one step in one environment, with returns 0, 1, 2, ..."""
@@ -187,11 +127,10 @@ ENVS = ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainC
 @pytest.mark.parametrize("env_id", ENVS)
 def test_the_same_rollouts_as_the_ordinary_way_bit_for_bit(env_id: str) -> None:
     fast, ordinary = (
-        collector_for(make_tensor_env(env_id, 6, max_episode_steps=21), 16, on_device=on_device)
-        for on_device in (True, False)
+        collector_for(make_tensor_env(env_id, 6, max_episode_steps=21), 16, on_device=on_device, execution="eager")
+        for on_device in (True, False)  # NumPy, in a recording, may round otherwise than torch
     )
     assert (type(fast), type(ordinary)) == (TensorRolloutCollector, RolloutCollector)
-    ordinary._act = ordinary.policy.act  # NumPy may round otherwise than torch
     fast.reset()
     ordinary.reset()
     for _ in range(4):

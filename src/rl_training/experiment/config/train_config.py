@@ -11,7 +11,7 @@ from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.wrappers import checked_wrappers
 from rl_training.experiment.config.yaml_files import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
-from rl_training.policies.policy_config import PolicyConfig, Precision
+from rl_training.policies.policy_config import PolicyConfig, Precision, encoder_by_name
 from rl_training.utils.coerce import FieldError, check_fields, plain_value
 from rl_training.utils.fields import Check, Range
 
@@ -114,7 +114,8 @@ def _output_dir_problem(output_dir: str) -> str | None:
 def with_policy_defaults(algo: object, policy: Mapping[str, Any] | None) -> Any:
     """The `policy` section with the algorithm's own defaults under what is given; an unknown algorithm has none."""
     info = ALGORITHMS.find(algo) if isinstance(algo, str) else None
-    return {**(info.policy if info else {}), **(policy or {})}
+    given = {key: encoder_by_name(value) if key == "encoder" else value for key, value in (policy or {}).items()}
+    return {**(info.policy if info else {}), **given}
 
 
 @dataclass

@@ -15,7 +15,7 @@ from helpers.envs import ConstantRewardEnv, CounterEnv, NaNRewardEnv, OsRandomEn
 from rl_training import PPO, Callback
 from rl_training.experiment.checkpoint.store import read_checkpoint
 from rl_training.experiment.run.run_dir import read_lines
-from rl_training.runtime.callbacks import Checkpoint, Evaluate, StopOnTime
+from rl_training.runtime.callbacks import Evaluate, SaveCheckpoints, StopOnTime
 from rl_training.utils.errors import NonFiniteError
 from rl_training.utils.trees import differing_paths
 
@@ -175,7 +175,7 @@ def test_callbacks_run_in_the_order_that_saving_needs(tmp_path: Path) -> None:
     order = agent._session.trainer.callbacks
     assert isinstance(order[0], Evaluate) and isinstance(order[1], StopOnTime)
     assert order.index(mine) == 2, "the user's callbacks see the evaluation of the same step"
-    assert isinstance(order[-1], Checkpoint), "what changes state comes before what saves it"
+    assert isinstance(order[-1], SaveCheckpoints), "what changes state comes before what saves it"
 
 
 def test_the_number_of_threads_is_fixed_while_training_and_put_back() -> None:

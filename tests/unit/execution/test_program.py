@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.execution.host_program import IN_NUMPY, IN_TORCH, LARGEST_SHARED, HostProgram, _Recording
+from rl_training.execution.draws import RandomSource
+from rl_training.execution.executor import Executor, recordable
+from rl_training.execution.numpy_ops import IN_NUMPY, IN_TORCH
+from rl_training.execution.owned import Owned, memory_of
+from rl_training.execution.program import LARGEST_SHARED, HostProgram
+from rl_training.execution.recording import NotRecordable, Recording, record
 
 X, Y = torch.linspace(-2.0, 2.0, 12).view(3, 4), torch.linspace(0.1, 3.0, 12).view(3, 4)
-MASK = X > 0.3
+MASK, PLACES, COLUMN = X > 0.3, torch.tensor([[0], [3], [1]]), torch.tensor([1, 2, 3])
+CONSTANTS = (MASK, PLACES, COLUMN)
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "arithmetic": lambda x, y: (x + y) * x / y - 2.0 * x + (3 - y) + x / 4,
@@ -56,7 +62,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         x * x.new_zeros(4) + y.new_ones(4) + torch.ones(4) + torch.zeros_like(x) + torch.scalar_tensor(3.0)
     ),
     "softmax": lambda x, y: F.log_softmax(x, -1) + F.softmax(y, -1) + F.softplus(x) + x.sigmoid(),
-    "gather": lambda x, y: x.gather(1, torch.tensor([[0], [3], [1]])) + y,
+    "gather": lambda x, y: x.gather(1, PLACES) + y,
     "dtypes": lambda x, y: (x * 3).long().double() + (x > 0).to(torch.uint8) + y.half().float(),
     "products": lambda x, y: (
         x @ y.t() + torch.baddbmm(x[None, :, :3], x[None], y.t()[None])[0] + F.linear(x, y, y[0, :3])
@@ -79,13 +85,27 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def _changed_view(x: Tensor) -> Tensor:
     x[1].mul_(5.0)
-    x[:, 2].copy_(torch.tensor([1, 2, 3]))
+    x[:, 2].copy_(COLUMN)
     return x + 1
+
+
+def noted(function: Callable[[], Any], given: Sequence[Tensor], owned: Sequence[Tensor] = CONSTANTS) -> Recording[Any]:
+    return record(lambda notes: function(), given, {memory_of(tensor) for tensor in owned})
+
+
+def program_of(
+    function: Callable[[], Any],
+    inputs: Sequence[Tensor],
+    numbers: Sequence[Tensor] = (),
+    owned: Sequence[Tensor] = CONSTANTS,
+) -> HostProgram[Any]:
+    """What repeats a function of these inputs and random numbers, and of tensors that it may read besides."""
+    return HostProgram(noted(function, [*inputs, *numbers], owned), inputs, numbers)
 
 
 def test_numbers_are_read_where_the_caller_writes_them() -> None:
     x, numbers = X.clone(), torch.empty(3, 4)
-    program = HostProgram(lambda: numbers.mul_(2) + x, [x], [numbers])
+    program = program_of(lambda: numbers.mul_(2) + x, [x], [numbers])
     for value in (1.0, 5.0):
         numbers.fill_(value)
         assert torch.equal(program([Y]), Y + 2 * value)
@@ -94,8 +114,7 @@ def test_numbers_are_read_where_the_caller_writes_them() -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_on_other_numbers(name: str) -> None:
     inputs = [X.clone(), Y.clone()]
-    program = HostProgram(lambda: OPERATIONS[name](*inputs), inputs)
-    assert program.repeatable
+    program = program_of(lambda: OPERATIONS[name](*inputs), inputs)
     for x, y in ((X, Y), (X.flip(0) * 0.7, Y * 2), (X, Y)):
         expected, given = OPERATIONS[name](x, y), program([x, y])
         assert given.dtype == expected.dtype
@@ -108,7 +127,7 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": lambda x, y: F.log_softmax(x, -1) * y,
     "choice": lambda x, y: torch.min(x, y) + x.clamp(-1, 1) + x.max(dim=0).values,
     "parts": lambda x, y: x[:, 1:3].exp() * y.chunk(2, -1)[0] + x[-1, 0],
-    "gather": lambda x, y: x.gather(1, torch.tensor([[0], [3], [1]])) * y,
+    "gather": lambda x, y: x.gather(1, PLACES) * y,
     "huber": lambda x, y: F.smooth_l1_loss(x, y, reduction="none"),
 }
 
@@ -120,7 +139,7 @@ def test_gradients_are_part_of_it(name: str) -> None:
         return torch.autograd.grad(GRADIENTS[name](x, y).square().sum(), (x, y))
 
     inputs = [X.clone(), Y.clone()]
-    program = HostProgram(lambda: gradients(*inputs), inputs)
+    program = program_of(lambda: gradients(*inputs), inputs)
     for x, y in ((X, Y), (X.flip(0) * 0.7, Y * 2)):
         for given, expected in zip(program([x, y]), gradients(x, y)):
             torch.testing.assert_close(given, expected)
@@ -128,13 +147,15 @@ def test_gradients_are_part_of_it(name: str) -> None:
 
 def test_weights_may_move_but_not_to_other_memory() -> None:
     layer, x = nn.Linear(4, 2), X.clone()
+    owned = Owned(layer)
     with torch.no_grad():
-        program = HostProgram(lambda: layer(x).tanh(), [x])
+        program = program_of(lambda: layer(x).tanh(), [x], owned=owned.tensors)
+        watch = owned.watch(program.read)
         layer.weight.mul_(-3.0)
         torch.testing.assert_close(program([Y]), layer(Y).tanh())
-        assert not program.outdated()
+        assert watch.holds()
         layer.weight.data = torch.zeros(2, 4)
-    assert program.outdated()
+    assert not watch.holds()
 
 
 def test_what_a_call_gave_stays_as_it_is() -> None:
@@ -144,7 +165,7 @@ def test_what_a_call_gave_stays_as_it_is() -> None:
         parts: dict[str, Tensor]
 
     x = X.clone()
-    program = HostProgram(lambda: Outcome("one", {"sum": x.sum(), "row": x[0]}), [x])
+    program = program_of(lambda: Outcome("one", {"sum": x.sum(), "row": x[0]}), [x])
     first = program([X])
     second = program([Y])
     assert first.name == second.name == "one"
@@ -155,7 +176,7 @@ def test_what_a_call_gave_stays_as_it_is() -> None:
 def test_random_numbers_of_the_function_are_drawn_anew() -> None:
     x = torch.ones(1000)
     torch.manual_seed(0)
-    program = HostProgram(lambda: F.dropout(x, 0.5), [x])
+    program = program_of(lambda: F.dropout(x, 0.5), [x])
     first, second = program([x]), program([x])
     assert not torch.equal(first, second) and set(first.unique().tolist()) == {0.0, 2.0}
 
@@ -170,7 +191,7 @@ def test_memory_is_used_again() -> None:
             y = (y + 1).tanh()
         return y
 
-    program = HostProgram(chain, [x])
+    program = program_of(chain, [x])
     arrays = {call.keywords["out"].ctypes.data for call in program._calls}  # type: ignore[attr-defined]
     assert len(program._calls) == 100 and len(arrays) <= 4
     torch.testing.assert_close(program([x]), chain())
@@ -189,7 +210,17 @@ def test_memory_is_used_again() -> None:
 )
 def test_what_depends_on_the_numbers_is_not_repeated(function: Callable[[Tensor], Tensor]) -> None:
     x = X.clone()
-    assert not HostProgram(lambda: function(x), [x]).repeatable
+    with pytest.raises(NotRecordable):
+        noted(lambda: function(x), [x])
+
+
+class AddingOne:
+    def __init__(self, execution: Any):
+        self.executor = Executor(self, torch.device("cpu"), execution)
+
+    @recordable
+    def step(self, x: Tensor, random: RandomSource) -> Tensor:
+        return x + 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -198,10 +229,12 @@ def test_large_tensors_are_left_to_torch_if_it_has_several_threads(threads: int)
     torch.set_num_threads(threads)
     try:
         for size in (LARGEST_SHARED, LARGEST_SHARED + 1):
-            x = torch.zeros(size)
-            program = HostProgram(lambda x=x: x + 1, [x])
-            assert program.repeatable == (threads == 1 or size == LARGEST_SHARED)
-            assert not program.repeatable or bool((program([torch.full((size,), 2.0)]) == 3).all())
+            for execution in ("auto", "recorded"):
+                adding: Any = AddingOne(execution)
+                for number in (0.0, 2.0):
+                    assert bool((adding.step(torch.full((size,), number), None) == number + 1).all())
+                wanted = threads == 1 or size == LARGEST_SHARED or execution == "recorded"
+                assert adding.step.recordings == int(wanted)
     finally:
         torch.set_num_threads(before)
 
@@ -209,17 +242,24 @@ def test_large_tensors_are_left_to_torch_if_it_has_several_threads(threads: int)
 def test_another_number_of_inputs_is_refused() -> None:
     x = X.clone()
     with pytest.raises(ValueError):
-        HostProgram(lambda: x + 1, [x])([])
+        program_of(lambda: x + 1, [x])([])
 
 
 def test_the_tests_above_meet_every_known_operation() -> None:
-    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
-    with _Recording() as recording:
-        for function in OPERATIONS.values():
-            function(X.clone(), Y.clone())
-        for function in GRADIENTS.values():
-            function(x, y).square().sum().backward()
-    met = {func for func, *_ in recording.operations}
+    inputs, met = [X.clone(), Y.clone()], set()
+
+    def gradients(function: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, ...]:
+        x, y = (tensor.detach().requires_grad_() for tensor in inputs)
+        return torch.autograd.grad(function(x, y).square().sum(), (x, y))
+
+    for function in OPERATIONS.values():
+        met |= {
+            operation.function for operation in noted(lambda function=function: function(*inputs), inputs).operations
+        }
+    for function in GRADIENTS.values():
+        met |= {
+            operation.function for operation in noted(lambda function=function: gradients(function), inputs).operations
+        }
 
     def names(operations: Iterable[Any]) -> set[str]:
         return {func.overloadpacket.__name__.rstrip("_") for func in operations}
