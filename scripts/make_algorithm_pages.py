@@ -95,7 +95,7 @@ def family(info: AlgorithmInfo, cls: Any) -> str:
     """How it learns."""
     if info.trainer == "on_policy":
         return "on-policy"
-    return f"off-policy, {'value-based' if any(base.__name__ == 'DQN' for base in cls.__mro__) else 'actor-critic'}"
+    return f"off-policy, {'value-based' if issubclass(cls, load('dqn')) else 'actor-critic'}"
 
 
 def _docstring_and_paper(cls: Any) -> tuple[str, str]:
