@@ -1,3 +1,3 @@
-"""The one place that holds the version."""
+"""Until `zoo/` imports `rl_training.version`, which holds the version."""
 
-__version__ = "0.1.0"
+from rl_training.version import __version__ as __version__

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
-import types
 from typing import Any, ClassVar
 
 import pytest
@@ -257,11 +255,5 @@ def test_an_unknown_check_is_named() -> None:
 
 
 def _register(monkeypatch: pytest.MonkeyPatch, algorithm: type) -> str:
-    module: Any = types.ModuleType("rl_training.algorithms.under_test")
-    setattr(module, algorithm.__name__, algorithm)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    info = registry.AlgorithmInfo(
-        "under_test", algorithm.__name__, "under_test", "on_policy", "contrib", "For this test."
-    )
-    monkeypatch.setitem(registry.ALGORITHMS, "under_test", info)
+    monkeypatch.setitem(registry.ALGORITHMS.things, "under_test", registry.describe_algorithm("under_test", algorithm))
     return "under_test"

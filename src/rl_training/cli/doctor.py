@@ -18,9 +18,9 @@ from typing import Any
 
 import tyro
 
-from rl_training._version import __version__
 from rl_training.cli.options import JsonOption, print_json
 from rl_training.utils.system import cpu_name
+from rl_training.version import __version__
 
 # Extra -> the module that shows it is installed.
 EXTRAS = {

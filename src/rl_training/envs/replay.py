@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.wrapper_state import wrappers_digest
 from rl_training.utils.spaces import same_observation
 
 # Wrappers whose whole state is known, so that an environment's own export is enough.
@@ -63,7 +64,10 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         }
         if self._exports_itself():
             return {**state, "own": self.unwrapped.get_state(), "elapsed": self._elapsed_steps()}  # type: ignore[attr-defined]
-        return {**state, "start": self._start, "actions": np.stack(self._actions) if self._actions else None}
+        state |= {"start": self._start, "actions": np.stack(self._actions) if self._actions else None}
+        if (digest := self._wrappers_digest()) is not None:
+            state["wrappers"] = digest
+        return state
 
     def restore_state(self, state: dict[str, Any] | None, fallback_seed: int) -> tuple[Any, bool]:
         """Returns the current observation and whether the environment is verified to be exactly where it was.
@@ -101,6 +105,7 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             and self._generator_state() == state["generator"]
             and self._episode_return == state["return"]
             and self._done == state["done"]
+            and self._wrappers_digest() == state.get("wrappers") != "unknown"
         )
 
     def _exports_itself(self) -> bool:
@@ -114,6 +119,10 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             chain.append(env)
             env = env.env
         return chain
+
+    def _wrappers_digest(self) -> str | None:
+        known = (*_TRANSPARENT_WRAPPERS, TimeLimit)
+        return wrappers_digest([wrapper for wrapper in self._inner_wrappers() if not isinstance(wrapper, known)])
 
     def _elapsed_steps(self) -> list[int | None]:
         return [wrapper._elapsed_steps for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
