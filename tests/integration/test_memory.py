@@ -101,7 +101,5 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path: Path) -> None:
         logging={"tensorboard": False},  # type: ignore[arg-type]
     )
     module = str(Path(memory_policy.__file__).resolve())
-    report = verify_resume(
-        complete_config(config)[0], tmp_path, kills=2, rng=random.Random(), modules=(module,)
-    )
+    report = verify_resume(complete_config(config)[0], tmp_path, kills=2, rng=random.Random(), modules=(module,))
     assert report.differences == () and set(report.grades) == {"exact"}

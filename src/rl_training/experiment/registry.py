@@ -63,7 +63,7 @@ def _own(
     tier: Literal["core", "experimental", "contrib"] = "core",
 ) -> AlgorithmInfo:
     """A row of the table below. This is the one place that says how the class of an update rule is called."""
-    return AlgorithmInfo(algo, name, f"rl_training.algorithms.{module}:{name}", tier, summary, policy or {})
+    return AlgorithmInfo(algo, name, f"rl_training.algorithms.{module}:{name}Algorithm", tier, summary, policy or {})
 
 
 def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
