@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
+from rl_training.data.sources import TransitionDataset
 from rl_training.envs.factory import EnvLike
 from rl_training.execution.batches import count_of
 from rl_training.experiment import registry
@@ -30,7 +31,7 @@ from rl_training.experiment.checkpoint.snapshot import (
 from rl_training.experiment.checkpoint.store import Checkpoint, write_checkpoint
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.run.build import NO_ENV, EnvSource, build_algorithm, complete_config, select_device
 from rl_training.experiment.run.run_dir import make_run_dir
 from rl_training.experiment.run.runner import open_checkpoint
 from rl_training.experiment.run.session import TrainingSession, TrainResult
@@ -55,26 +56,36 @@ class Agent:
     """
 
     algo: ClassVar[str]
+    _envs: VectorEnv[Any, Any, Any] | None
     __signature__ = SettingsSignature()
 
-    def __init__(self, env: EnvLike | TrainConfig, /, **settings: Any):
+    def __init__(
+        self, env: EnvLike | TrainConfig | TransitionDataset, evaluation_env: EnvLike | None = None, /, **settings: Any
+    ):
+        """`evaluation_env` is for offline algorithms, which learn from a dataset."""
+        if evaluation_env is not None and not isinstance(env, TransitionDataset):
+            raise ConfigError(
+                "an environment for evaluations goes with a dataset; otherwise evaluations use the first one"
+            )
         if isinstance(env, TrainConfig):
             if env.algo != self.algo:
                 raise ConfigError(f"the config is for algorithm {env.algo!r}, not {self.algo!r}")
             config, source, write_run = with_settings(env, self.algo, settings), EnvSource(), True
         else:
-            source = EnvSource(None if isinstance(env, str) else env)
-            config = config_for(self.algo, env, source, settings)
+            dataset = env if isinstance(env, TransitionDataset) else None
+            named: EnvLike = (evaluation_env or NO_ENV) if isinstance(env, TransitionDataset) else env
+            source = EnvSource(None if isinstance(named, str) else named, dataset)
+            config = config_for(self.algo, named, source, settings)
             write_run = settings.get("output_dir") is not None
         self._setup(config, source, write_run=write_run)
-        envs = self._training_envs()
-        self._build(Spaces(envs.single_observation_space, envs.single_action_space))
+        self._envs = source.training_envs(self.config)
+        self._build(Spaces.of(source.dataset if self._envs is None else self._envs))
 
     def _setup(self, config: TrainConfig, source: EnvSource, *, write_run: bool) -> None:
         self.config, self._hyperparams = complete_config(config)
         self._env_source, self._write_run = source, write_run
         self._device = select_device(config.device)
-        self._envs: VectorEnv[Any, Any, Any] | None = None
+        self._envs = None
         self._session: TrainingSession | None = None
         self._pending: Checkpoint | None = None
         self._predictions = torch.Generator(device=self._device).manual_seed(derive_seed(config.seed, "predict"))
@@ -134,7 +145,7 @@ class Agent:
         self._session, self._pending = session, None
         return session
 
-    def _training_envs(self) -> VectorEnv[Any, Any, Any]:
+    def _training_envs(self) -> VectorEnv[Any, Any, Any] | None:
         if self._envs is None:
             self._envs = self._env_source.training_envs(self.config)
         return self._envs
@@ -197,10 +208,11 @@ class Agent:
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, env: EnvLike | None = None, **settings: Any) -> Self:
+    def load(cls, path: str | Path, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Self:
         """An agent from a folder that `save` wrote, from a run, or from one of its checkpoints. Runs no code from the files.
 
-        No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id.
+        No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id,
+        or the dataset that an offline algorithm goes on with.
         """
         checkpoint, notes = open_checkpoint(path)
         for note in notes:
@@ -208,10 +220,13 @@ class Agent:
         return cls._from_checkpoint(checkpoint, env, settings)
 
     @classmethod
-    def _from_checkpoint(cls, checkpoint: Checkpoint, env: EnvLike | None, settings: Mapping[str, Any]) -> Self:
+    def _from_checkpoint(
+        cls, checkpoint: Checkpoint, env: EnvLike | TransitionDataset | None, settings: Mapping[str, Any]
+    ) -> Self:
         config = with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
         agent = cls.__new__(cls)
-        agent._setup(config, EnvSource(env), write_run="output_dir" in settings)
+        source = EnvSource(dataset=env) if isinstance(env, TransitionDataset) else EnvSource(env)
+        agent._setup(config, source, write_run="output_dir" in settings)
         env_spaces = spaces_of(checkpoint)
         check_policy_fits(checkpoint, agent.config, agent._hyperparams, env_spaces)
         agent._build(env_spaces)
@@ -234,7 +249,7 @@ class Agent:
             self._envs = None
 
 
-def load_agent(path: str | Path, env: EnvLike | None = None, **settings: Any) -> Agent:
+def load_agent(path: str | Path, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Agent:
     """Like `PPO.load`, for whatever algorithm the checkpoint is of."""
     checkpoint, notes = open_checkpoint(path)
     for note in notes:
@@ -242,7 +257,7 @@ def load_agent(path: str | Path, env: EnvLike | None = None, **settings: Any) ->
     return agent_of(checkpoint, env, **settings)
 
 
-def agent_of(checkpoint: Checkpoint, env: EnvLike | None = None, **settings: Any) -> Agent:
+def agent_of(checkpoint: Checkpoint, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Agent:
     """The agent in a checkpoint that has been read."""
     return agent_class(config_of(checkpoint).algo)._from_checkpoint(checkpoint, env, settings)
 

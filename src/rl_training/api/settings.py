@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from rl_training.envs.factory import EnvLike
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import EnvSource
+from rl_training.experiment.run.build import NO_ENV, EnvSource
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import ConfigError
 
@@ -32,6 +32,8 @@ def config_for(algo: str, env: EnvLike, source: EnvSource, settings: Mapping[str
         defaults = {"evaluation": {"every": 0}, "logging": {"console": "off", "tensorboard": False}}
     if isinstance(env, VectorEnv):
         defaults["num_envs"] = env.num_envs
+    if env == NO_ENV:
+        defaults["evaluation"] = {"every": 0}
     name = env if isinstance(env, str) else (source.name or "custom")
     base = TrainConfig(algo=algo, env_id=name, **defaults)
     return with_settings(base, algo, settings)

@@ -111,17 +111,31 @@ def select_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+NO_ENV = "dataset"
+"""The `env_id` of a run that has a dataset and no environment."""
+
+
 @dataclass(frozen=True)
 class EnvSource:
-    """Where environments come from: the config's id, or what the user handed over in Python."""
+    """Where experience comes from: environments of the config's id, or what the user handed over in Python."""
 
     given: EnvLike | None = None
+    dataset: TransitionDataset | None = None
+    """What an offline algorithm learns from; environments are then only for evaluations."""
 
     @property
     def name(self) -> str | None:
         return None if self.given is None else env_name(self.given)
 
-    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
+    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any] | None:
+        """The environments to train in; None for an algorithm that learns from a dataset."""
+        offline = registry.algorithm_info(config.algo).trainer == "offline"
+        if offline and self.dataset is None:
+            raise ConfigError(f"{config.algo} learns from a dataset and was given none: hand one over in Python.")
+        if self.dataset is not None and not offline:
+            raise ConfigError(f"{config.algo} learns from environments, not from a dataset: give an id or a callable.")
+        if offline:
+            return None
         if config.hyperparams.get("hindsight"):
             self.goal_rules(config)  # an environment without goals is refused here, before anything is written
         if config.evaluation.wrappers is not None:
@@ -142,6 +156,10 @@ class EnvSource:
         """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses."""
         if isinstance(self.given, VectorEnv):
             return _cannot_copy
+        if self.given is None and config.env_id == NO_ENV:
+            raise EnvCreationError(
+                "there is no environment to evaluate in: name one next to the dataset, or set evaluation.every=0."
+            )
         custom = None if self.given is None else custom_factory(_not_the_same(self.given))
         # Native vector environments stay native: their dynamics may differ in rounding from the single one's. Tensor ones are
         # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
@@ -243,11 +261,10 @@ def build_trainer(
     env_source: EnvSource,
     callbacks: Sequence[Callback],
     scratch: Path,
-    dataset: TransitionDataset | None = None,
 ) -> BaseTrainer:
     """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch, dataset))
+    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
 
 
 @dataclass(frozen=True)
@@ -261,7 +278,6 @@ class _Parts:
     env_source: EnvSource
     callbacks: Sequence[Callback]
     scratch: Path
-    dataset: TransitionDataset | None = None
 
 
 def _buffer_layout(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
@@ -339,12 +355,9 @@ def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
 
 
 def _build_offline(parts: _Parts) -> OfflineTrainer:
-    config = parts.config
-    if parts.dataset is None:
-        raise ConfigError(
-            f"{config.algo} learns from a dataset and was given none: hand one over, e.g. {config.algo}(dataset)."
-        )
-    return OfflineTrainer(parts.algorithm, parts.dataset, config.total_timesteps, parts.callbacks, seed=config.seed)
+    config, dataset = parts.config, parts.env_source.dataset
+    assert dataset is not None, "training_envs refuses an offline algorithm without one"
+    return OfflineTrainer(parts.algorithm, dataset, config.total_timesteps, parts.callbacks, seed=config.seed)
 
 
 _TRAINERS: dict[str, Callable[..., BaseTrainer]] = {
