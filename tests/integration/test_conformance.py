@@ -25,7 +25,7 @@ BROKEN_STEPS = 60
 """Enough for six iterations of A2C with two environments."""
 
 
-@pytest.mark.parametrize("algo", registry.algorithm_ids())
+@pytest.mark.parametrize("algo", sorted(registry.BUILT_IN))
 def test_every_algorithm_conforms(algo: str) -> None:
     before = torch.get_rng_state()
     report = check_algorithm(algo)
@@ -39,7 +39,7 @@ def test_every_algorithm_conforms(algo: str) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("algo", registry.algorithm_ids())
+@pytest.mark.parametrize("algo", sorted(registry.BUILT_IN))
 def test_every_algorithm_conforms_on_a_gpu(algo: str) -> None:
     check_algorithm(algo, device="cuda", only=ON_A_GPU).raise_if_failed()
     if registry.algorithm_info(algo).trainer == "off_policy":

@@ -25,7 +25,7 @@ from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.trees import differing_paths
 
-ABLE = [algo for algo in registry.algorithm_ids() if registry.load(algo).other_precisions]
+ABLE = [algo for algo in sorted(registry.BUILT_IN) if registry.load(algo).other_precisions]
 
 
 def test_a_value_by_hand() -> None:
