@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.experiment.config.loader import preset_names, resolve
-from rl_training.experiment.registry import load
+from rl_training.experiment.registry import BUILT_IN, load
 from rl_training.utils.errors import UserError
 from rl_training.zoo.catalog import CatalogEntry, catalog, env_name, find_entry, preset_values, select
 from rl_training.zoo.result_files import ResultFile, SeedResult
