@@ -305,7 +305,7 @@ class _OnGPU(_Recorded[R]):
         self._undo()
         written = mapped(Tensor.clone, self._as_written(inputs, generator)), self._undo.values()
         self._undo()
-        compare(given, written, (self._program(given), self._undo.values()), self._undo.before())
+        compare(given, written, (self._program(tensors_of(given)), self._undo.values()), self._undo.before())
 
     def holds(self, generator: Any) -> bool:
         return generator is self._generator and super().holds(generator)
@@ -314,7 +314,7 @@ class _OnGPU(_Recorded[R]):
         return self._function(*on_device(given, self._executor.device), generator)
 
     def _repeat(self, given: list[Any], tensors: list[Tensor], generator: Any) -> R:
-        return self._program(given)
+        return self._program(tensors)
 
 
 class _HostOnly:

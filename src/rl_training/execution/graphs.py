@@ -35,8 +35,9 @@ class GraphProgram(Generic[OutputT]):
         run = partial(function, *self._memory.batch, generator)
         self._graph, self._outputs = recorded_graph(run, [generator], stream)
 
-    def __call__(self, given: list[Any]) -> OutputT:
-        self._memory.put(given)
+    def __call__(self, tensors: list[Tensor]) -> OutputT:
+        """`tensors` are those of the arguments, in order."""
+        self._memory.put_tensors(tensors)
         self._graph.replay()
         return self._outputs
 
@@ -81,13 +82,15 @@ class BatchMemory(Generic[BatchT]):
 
     def put(self, batch: BatchT) -> None:
         """Copies all tensors of a batch, which lie on the device or all on the host. The host need not wait for it."""
-        tensors = tensors_of(batch)
+        self.put_tensors(tensors_of(batch))
+
+    def put_tensors(self, tensors: list[Tensor]) -> None:
         if not tensors or tensors[0].device.type == self._device.type:
             if tensors:
                 torch._foreach_copy_(self._tensors, tensors)
             return
         if self._staging is None:
-            self._staging = _Staging(batch, pinned=self._device.type == "cuda")
+            self._staging = _Staging(self.batch, pinned=self._device.type == "cuda")
         self._staging.send(tensors, self._pieces)
 
 
