@@ -320,9 +320,11 @@ class ReplayBuffer(ReplayRing):
             self._in_tree = (self._lowest(), self.counts.copy())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"head": self.head_state(), "rows": self.export_rows(self.oldest(), self.counts)}
+        """The rows may be in several consecutive parts."""
+        return {"head": self.head_state(), "rows": [self.export_rows(self.oldest(), self.counts)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.clear()
-        self.import_rows(state["rows"])
+        for rows in state["rows"]:
+            self.import_rows(rows)
         self.load_head_state(state["head"])
