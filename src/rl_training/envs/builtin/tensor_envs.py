@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from rl_training.envs.builtin.array_envs import classic_dynamics, time_limit
+from rl_training.envs.builtin.array_envs import classic_task
 from rl_training.envs.builtin.classic_dynamics import DYNAMICS, Dynamics
 from rl_training.utils.errors import EnvCreationError, UserError
 from rl_training.utils.spaces import Array
@@ -167,8 +167,8 @@ def make_tensor_env(
             f"environment {env_id!r} has no tensor version; env.backend=tensor has {', '.join(DYNAMICS)}.\n"
             "Use env.backend=sync or env.backend=async for any other."
         )
-    dynamics = classic_dynamics(env_id, kwargs, "tensor")
-    return TensorVectorEnv(dynamics, num_envs, time_limit(env_id, max_episode_steps), device=device, dtype=dtype)
+    dynamics, limit = classic_task(env_id, kwargs, max_episode_steps, "tensor")
+    return TensorVectorEnv(dynamics, num_envs, limit, device=device, dtype=dtype)
 
 
 def _array(tensor: Tensor) -> Array:
