@@ -186,8 +186,8 @@ def rollout_collector(
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
 
-    A wrapped tensor environment goes through NumPy, because wrappers change what it says, and so does one for a policy with a memory.
-    `common` is what every collector takes.
+    A wrapped tensor environment goes through NumPy, because wrappers change what it says, and so does one for a policy with a
+    memory. `common` is what every collector takes.
     """
     envs = stepper.envs
     stateless = policy.initial_state(stepper.num_envs) is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
+import pkgutil
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rl_training.utils.coerce import did_you_mean
@@ -32,7 +33,9 @@ class Registry(Generic[T]):
         """Makes a thing known. The same one may be registered again, another one under a name that is taken may not."""
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
             raise ConfigError(f"{name!r} cannot be the name of {_a(self.kind)}: use letters, digits and underscores")
-        kept = _checked_reference(thing) if isinstance(thing, str) else self._accept(name, thing)
+        if isinstance(thing, str) and not re.fullmatch(r"[\w.]+:[\w.]+", thing):
+            raise ConfigError(f'expected a class or the text "module:Class", got {thing!r}')
+        kept = thing if isinstance(thing, str) else self._accept(name, thing)
         known = self.things.get(name)
         if known is not None and known != kept and _origin(known) != _origin(kept):
             raise ConfigError(
@@ -46,13 +49,13 @@ class Registry(Generic[T]):
         if thing is None:
             if (entry := self._entry_points().get(name)) is None:
                 return None
-            loaded = self._imported(name, entry.load, f"the installed package {_package(entry)}")
+            package = entry.dist.name if entry.dist is not None else entry.module
+            loaded = self._imported(name, entry.load, f"the installed package {package}")
             if name not in self.things:  # a module may register what is in it by itself
                 self.register(name, loaded)
             return self.find(name)
         if isinstance(thing, str):
-            module, _, attribute = thing.partition(":")
-            loaded = self._imported(name, lambda: _attribute(importlib.import_module(module), attribute), thing)
+            loaded = self._imported(name, partial(pkgutil.resolve_name, thing), thing)
             thing = self.things[name] = self._accept(name, loaded)
         return thing
 
@@ -80,18 +83,6 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} {name!r} cannot be imported from {source}: {error}") from error
 
 
-def _checked_reference(text: str) -> str:
-    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
-        raise ConfigError(f'expected a class or the text "module:Class", got {text!r}')
-    return text
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
-
-
 def _origin(thing: Any) -> str:
     """Where a thing comes from, as "module:attribute"; a module that is loaded anew gives other objects of the same origin."""
     if isinstance(thing, str):
@@ -99,10 +90,6 @@ def _origin(thing: Any) -> str:
     if isinstance(thing, type):
         return f"{thing.__module__}:{thing.__qualname__}"
     return str(thing)
-
-
-def _package(entry: importlib.metadata.EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.module
 
 
 def _a(kind: str) -> str:

@@ -31,8 +31,7 @@ class MetricReader(Callback):
         self.latest: dict[str, float] = {}
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
-        self._rates = RateMeter(trainer.timer)
-        self._rates.start(trainer.global_step)
+        self._rates = RateMeter(trainer.timer, trainer.global_step)
 
     def on_iteration_end(self, trainer: BaseTrainer) -> None:
         if self._always or self._every.passed(trainer.previous_step, trainer.global_step):
