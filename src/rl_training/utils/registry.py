@@ -66,9 +66,6 @@ class Registry(Generic[T]):
             raise ConfigError(f"unknown {self.kind} {name!r}{hint}{self.way_out}")
         return thing
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.things or name in self._entry_points()
-
     def names(self) -> list[str]:
         """All names, sorted, those of installed packages too. Nothing is imported."""
         return sorted({*self.things, *self._entry_points()})
