@@ -11,7 +11,7 @@ help:
 	@echo "make train     install AxiomRL into .venv and solve CartPole with PPO"
 	@echo "make test      install the development extras and run the whole test suite"
 	@echo "make check     format, lint, types and import layers"
-	@echo "make pages     write the generated pages anew: config keys, algorithms, tables of results"
+	@echo "make pages     write the generated files anew: config keys, algorithms, tables of results, type stubs"
 	@echo "make bench     speed beside other libraries, each in a virtual environment under .bench (hours)"
 	@echo "make bench-quick  the same against Stable-Baselines3 alone, in a few minutes"
 	@echo "make torture   kill-and-resume tests in full counts (about half an hour)"
@@ -54,9 +54,10 @@ format: dev
 schema: install
 	$(BIN)/python scripts/make_config_schema.py
 
-pages: schema
+pages: dev schema
 	$(BIN)/python scripts/make_results_table.py
 	$(BIN)/python scripts/make_algorithm_pages.py
+	$(BIN)/python scripts/make_agent_stubs.py
 
 torture: dev
 	$(BIN)/python -m pytest -m torture tests/faults -v

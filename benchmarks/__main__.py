@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, PEERS, Case, find_case
+from benchmarks.cases import CASES, PEERS, UNTUNED, Case, find_case
 from benchmarks.environments import FOLDER, ROOT, install, ours, versions
 from benchmarks.report import lines_of, record_of, summary
 from benchmarks.runner import entries, run_case
@@ -38,7 +38,9 @@ COMMON = ("torch", "numpy", "gymnasium", "mujoco")
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cases and steps, sb3 only, 2 rounds: a few minutes")
-    parser.add_argument("--cases", type=_names, help=f"comma-separated, of: {', '.join(case.name for case in CASES)}")
+    parser.add_argument(
+        "--cases", type=_names, help=f"untuned, or comma-separated, of: {', '.join(case.name for case in CASES)}"
+    )
     parser.add_argument("--peers", type=_names, help=f"comma-separated, of: {', '.join(PEERS)}")
     parser.add_argument("--rounds", type=int, help="how often each library is measured (5; quick: 2)")
     parser.add_argument("--reinstall", action="store_true", help="make the peers' environments anew")
@@ -68,6 +70,8 @@ def _names(text: str) -> list[str]:
 
 def chosen_cases(names: Sequence[str] | None, *, quick: bool) -> list[Case]:
     """The named cases, or all that belong to the run."""
+    if names == ["untuned"]:
+        names = UNTUNED
     if names:
         return [find_case(name) for name in names]
     return [case for case in CASES if case.in_quick or not quick]

@@ -207,6 +207,17 @@ CASES: tuple[Case, ...] = (
     Case("start-up", "startup", (Metric("seconds", "s", "seconds"),), PPO_CARTPOLE),
 )
 
+UNTUNED = (
+    "ppo-walker2d",
+    "ppo-acrobot",
+    "a2c-acrobot",
+    "dqn-mountaincar",
+    "sac-hopper",
+    "td3-walker2d",
+    "sac-ant",
+)
+"""Cases that nothing here was tuned on; `--cases untuned` means these."""
+
 PEERS = ("sb3", "tianshou", "torchrl", "d3rlpy", "sample_factory", "rllib")
 
 _OFF_POLICY = tuple(case.name for case in CASES if case.kind in ("dqn", "sac", "td3"))

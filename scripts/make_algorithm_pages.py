@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.config.docs import field_table, policy_defaults
-from rl_training.experiment.registry import ALGORITHMS, AlgorithmInfo, algorithm_ids, load
+from rl_training.experiment.registry import BUILT_IN, AlgorithmInfo, load
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, catalog
 from rl_training.zoo.result_files import ResultFile, mean_curve
@@ -27,10 +27,10 @@ _ADDRESSES = ((re.compile(r"arXiv (\S+)"), "https://arxiv.org/abs/"), (re.compil
 
 def pages() -> dict[str, str]:
     """File name -> text, for every page of the folder."""
-    by_algo: dict[str, list[CatalogEntry]] = {algo: [] for algo in algorithm_ids()}
+    by_algo: dict[str, list[CatalogEntry]] = {algo: [] for algo in BUILT_IN}
     for entry in catalog():
         by_algo[entry.algo].append(entry)
-    texts = {f"{algo}.md": algorithm_page(ALGORITHMS[algo], load(algo), by_algo[algo]) for algo in by_algo}
+    texts = {f"{algo}.md": algorithm_page(BUILT_IN[algo], load(algo), by_algo[algo]) for algo in by_algo}
     return {INDEX: index_page(by_algo), **texts}
 
 
@@ -39,7 +39,7 @@ def index_page(by_algo: dict[str, list[CatalogEntry]]) -> str:
     columns = ("algorithm", "what it is", "family", "actions", "stability", "preset", "score", "seeds")
     rows = [_row(columns), "|" + "---|" * len(columns)]
     for algo, entries in by_algo.items():
-        info, cls = ALGORITHMS[algo], load(algo)
+        info, cls = BUILT_IN[algo], load(algo)
         entry = best_backed(entries)
         result = entry.result
         score = f"{_score(result.last_mean)} ({_interval(result.last_interval)})" if result else NONE
@@ -95,7 +95,7 @@ def family(info: AlgorithmInfo, cls: Any) -> str:
     """How it learns."""
     if info.trainer == "on_policy":
         return "on-policy"
-    return f"off-policy, {'value-based' if any(base.__name__ == 'DQN' for base in cls.__mro__) else 'actor-critic'}"
+    return f"off-policy, {'value-based' if issubclass(cls, load('dqn')) else 'actor-critic'}"
 
 
 def _docstring_and_paper(cls: Any) -> tuple[str, str]:
@@ -111,7 +111,7 @@ def _docstring_and_paper(cls: Any) -> tuple[str, str]:
 
 
 def _facts(info: AlgorithmInfo, cls: Any, paper: str) -> str:
-    source = f"src/rl_training/algorithms/{info.module}.py"
+    source = f"src/{str(info).partition(':')[0].replace('.', '/')}.py"
     rows = (
         ("`algo:`", f"`{info.id}`"),
         ("family", family(info, cls)),
@@ -126,7 +126,7 @@ def _facts(info: AlgorithmInfo, cls: Any, paper: str) -> str:
 
 def _relation(info: AlgorithmInfo) -> str:
     """For an algorithm that has another one's settings: which defaults differ, and which keys are its own."""
-    classes = {load(algo).config_class: algo for algo in algorithm_ids()}
+    classes = {load(algo).config_class: algo for algo in BUILT_IN}
     own = load(info.id).config_class
     parent = next((base for base in own.__mro__[1:] if base in classes), None)
     if parent is None:
@@ -137,7 +137,7 @@ def _relation(info: AlgorithmInfo) -> str:
     algo = classes[parent]
     defaults = f", with other defaults for {', '.join(changed)}" if changed else ""
     more = f", and {', '.join(added)}" if added else ""
-    return f"These are the keys of [{ALGORITHMS[algo].name}]({algo}.md){defaults}{more}."
+    return f"These are the keys of [{BUILT_IN[algo].name}]({algo}.md){defaults}{more}."
 
 
 def _results(entries: list[CatalogEntry]) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from rl_training.core import public_algorithm
-from rl_training.experiment.registry import ALGORITHMS
+from rl_training.experiment.registry import BUILT_IN
 
-_NAMES = {info.name for info in ALGORITHMS.values() if info.tier == "experimental"}
-__all__ = sorted(_NAMES)
+__all__ = sorted(info.name for info in BUILT_IN.values() if info.tier == "experimental")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
+    if name in __all__:
         return public_algorithm(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

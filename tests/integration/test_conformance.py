@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
-import types
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from helpers.gpu import needs_gpu
-from rl_training.algorithms.a2c import A2C
+from rl_training.algorithms.a2c import A2CAlgorithm
 from rl_training.experiment import registry
 from rl_training.experiment.proof.bench import ConformanceError
 from rl_training.experiment.proof.conformance import check_algorithm
@@ -54,7 +52,7 @@ def test_a_run_with_its_replay_in_files_goes_on_exactly() -> None:
     check_algorithm("sac", only=("same_seed", "save_load", "split_run"), hyperparams=files).raise_if_failed()
 
 
-class UnseededNoise(A2C):
+class UnseededNoise(A2CAlgorithm):
     """Randomness that no seed controls."""
 
     def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
@@ -64,7 +62,7 @@ class UnseededNoise(A2C):
         return metrics
 
 
-class GlobalNoise(A2C):
+class GlobalNoise(A2CAlgorithm):
     """Draws from torch's global generator, which a run seeds, saves and restores: not broken."""
 
     def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
@@ -74,7 +72,7 @@ class GlobalNoise(A2C):
         return metrics
 
 
-class ForgetsOptimizer(A2C):
+class ForgetsOptimizer(A2CAlgorithm):
     """Neither saves nor restores the moments of its optimiser."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +83,7 @@ class ForgetsOptimizer(A2C):
         self._running_returns = state["running_returns"]
 
 
-class ForgetsCounter(A2C):
+class ForgetsCounter(A2CAlgorithm):
     """Keeps a counter that changes the update and is not in its state."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -96,7 +94,7 @@ class ForgetsCounter(A2C):
         return super().update(rollout, 1.0 if next(self._updates) > 5 else 0.5)
 
 
-class IgnoresRestoredGenerator(A2C):
+class IgnoresRestoredGenerator(A2CAlgorithm):
     """Saves its random stream and does not take it back."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,7 +103,7 @@ class IgnoresRestoredGenerator(A2C):
         self.generator.set_state(fresh)
 
 
-class SeedlessWeights(A2C):
+class SeedlessWeights(A2CAlgorithm):
     """Starts from, and stays at, the same weights whatever the seed."""
 
     def update(self, rollout: Any, progress: float) -> dict[str, Tensor]:
@@ -116,14 +114,14 @@ class SeedlessWeights(A2C):
         return metrics
 
 
-class StateOfAnotherKind(A2C):
+class StateOfAnotherKind(A2CAlgorithm):
     """Puts something into its state that the checkpoint format does not have."""
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "seen": {1, 2, 3}}
 
 
-class NoiseOfEvaluation(A2C):
+class NoiseOfEvaluation(A2CAlgorithm):
     """Acts in evaluation mode from the stream that training draws from."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -138,7 +136,7 @@ class NoiseOfEvaluation(A2C):
         policy.act = disturbing  # type: ignore[method-assign]
 
 
-class AcceptsEverything(A2C):
+class AcceptsEverything(A2CAlgorithm):
     """Declares one action space and checks nothing."""
 
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
@@ -148,7 +146,7 @@ class AcceptsEverything(A2C):
         pass
 
 
-class DeclaresTooMuch(A2C):
+class DeclaresTooMuch(A2CAlgorithm):
     """Declares MultiDiscrete actions and acts as if there were one choice only."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -164,13 +162,13 @@ class DeclaresTooMuch(A2C):
     action_spaces: ClassVar[tuple[str, ...]] = ("MultiDiscrete",)
 
 
-class DeclaresUnknown(A2C):
+class DeclaresUnknown(A2CAlgorithm):
     """Declares a space that does not exist."""
 
     observation_spaces: ClassVar[tuple[str, ...]] = ("Box", "Sphere")
 
 
-class WrongRefusal(A2C):
+class WrongRefusal(A2CAlgorithm):
     """Refuses with an error that the command line would show as a bug."""
 
     @classmethod
@@ -180,21 +178,21 @@ class WrongRefusal(A2C):
         super().check_spaces(observation_space, action_space)
 
 
-class BadMetric(A2C):
+class BadMetric(A2CAlgorithm):
     """Reports a metric that is not finite although the loss is."""
 
     def update(self, rollout: Any, progress: float) -> dict[str, Tensor]:
         return {**super().update(rollout, progress), "ratio": torch.tensor(float("nan"))}
 
 
-class FloatMetric(A2C):
+class FloatMetric(A2CAlgorithm):
     """Reads a metric from the device in the update."""
 
     def update(self, rollout: Any, progress: float) -> dict[str, Any]:
         return {**super().update(rollout, progress), "ratio": 0.5}
 
 
-class NeverLearns(A2C):
+class NeverLearns(A2CAlgorithm):
     """Skips the optimiser."""
 
     def _optimize(self, rollout: Any, progress: float) -> dict[str, Tensor]:
@@ -237,7 +235,7 @@ def test_broken_algorithms_are_caught(
         report.raise_if_failed()
 
 
-@pytest.mark.parametrize("sound", [A2C, GlobalNoise])
+@pytest.mark.parametrize("sound", [A2CAlgorithm, GlobalNoise])
 def test_a_sound_algorithm_passes_the_same_short_suite(monkeypatch: pytest.MonkeyPatch, sound: type) -> None:
     """The other half of the negative controls: what was caught above was not the length of the run."""
     report = check_algorithm(_register(monkeypatch, sound), total_timesteps=BROKEN_STEPS)
@@ -246,7 +244,7 @@ def test_a_sound_algorithm_passes_the_same_short_suite(monkeypatch: pytest.Monke
 
 
 def test_a_run_too_short_to_split_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = check_algorithm(_register(monkeypatch, A2C), total_timesteps=10, only=["split_run"])
+    report = check_algorithm(_register(monkeypatch, A2CAlgorithm), total_timesteps=10, only=["split_run"])
     (split,) = [result for result in report.failures if result.name == "split_run"]
     assert "one iteration takes all of the 10 steps" in str(split.problem)
 
@@ -257,11 +255,5 @@ def test_an_unknown_check_is_named() -> None:
 
 
 def _register(monkeypatch: pytest.MonkeyPatch, algorithm: type) -> str:
-    module: Any = types.ModuleType("rl_training.algorithms.under_test")
-    setattr(module, algorithm.__name__, algorithm)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    info = registry.AlgorithmInfo(
-        "under_test", algorithm.__name__, "under_test", "on_policy", "contrib", "For this test."
-    )
-    monkeypatch.setitem(registry.ALGORITHMS, "under_test", info)
+    monkeypatch.setitem(registry.ALGORITHMS.things, "under_test", registry.describe_algorithm("under_test", algorithm))
     return "under_test"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.dqn import DQN, DQNConfig
+from rl_training.algorithms.dqn import DQNAlgorithm, DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.run.build import complete_config
@@ -63,7 +63,7 @@ def test_transitions_targets_and_weights_are_the_same(reference: ModuleType) -> 
     plain, ours = _both_replays(reference, 300)
     assert plain.terminated.any() and len(ours) == 300
     config = reference.Config()
-    algorithm = DQN(
+    algorithm = DQNAlgorithm(
         gym.spaces.Box(-10.0, 10.0, (4,)),
         gym.spaces.Discrete(2),
         DQNConfig(

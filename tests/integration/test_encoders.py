@@ -97,8 +97,14 @@ def test_checkpoints_and_targets_contain_it_and_a_resume_is_exact(name: str, exe
     assert "encoder.network.conv.weight" in whole.policy.state_dict()
     if name != "PPO":
         targets = whole.algorithm.state_dict()["targets"]
-        slow = targets["policy"]["encoder.network.conv.weight"] if name == "DQN" else targets["encoder"]["network.conv.weight"]
-        assert not torch.equal(slow, whole.policy.encoder.network.conv.weight), "a copy of its own, which follows slowly"
+        slow = (
+            targets["policy"]["encoder.network.conv.weight"]
+            if name == "DQN"
+            else targets["encoder"]["network.conv.weight"]
+        )
+        assert not torch.equal(slow, whole.policy.encoder.network.conv.weight), (
+            "a copy of its own, which follows slowly"
+        )
     assert not differing_paths(whole.policy.state_dict(), resumed.policy.state_dict())
     assert not differing_paths(whole.algorithm.state_dict(), resumed.algorithm.state_dict())
     for agent in (whole, stopped, resumed):
@@ -123,12 +129,12 @@ def test_a_learning_rate_of_its_own(name: str) -> None:
         agent.learn(total_timesteps=300)
     assert torch.equal(start[frozen], frozen.policy.encoder.network.conv.weight)
     assert not torch.equal(start[usual], usual.policy.encoder.network.conv.weight)
-    heads = [weight for key, weight in frozen.policy.state_dict().items() if key.endswith("weight") and "encoder" not in key]
+    heads = [
+        weight for key, weight in frozen.policy.state_dict().items() if key.endswith("weight") and "encoder" not in key
+    ]
     assert heads and frozen.num_timesteps >= 300
     with pytest.raises(ConfigError, match="no weights to train"):
-        getattr(rl_training, name)(
-            "Pendulum-v1" if name == "SAC" else "CartPole-v1", encoder_learning_rate=1e-3
-        )
+        getattr(rl_training, name)("Pendulum-v1" if name == "SAC" else "CartPole-v1", encoder_learning_rate=1e-3)
 
 
 def test_settings_reach_the_encoder() -> None:

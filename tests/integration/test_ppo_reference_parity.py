@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import EnvSource, build_algorithm, build_trainer, complete_config
@@ -73,7 +73,7 @@ def test_one_rollout_and_update_are_the_same(
         package_envs.single_action_space,
         torch.device("cpu"),
     )
-    assert isinstance(algorithm, PPO)
+    assert isinstance(algorithm, PPOAlgorithm)
     trainer = build_trainer(config, algorithm, package_envs, EnvSource(), (), Path())
     assert isinstance(trainer, OnPolicyTrainer)
     collector = trainer.collector
@@ -143,7 +143,7 @@ def test_defaults_are_those_of_the_preset(reference: ModuleType) -> None:
         preset.total_timesteps,
         preset.num_envs,
     )
-    expected = PPO.config_class(**_package_hyperparams(settings))
+    expected = PPOAlgorithm.config_class(**_package_hyperparams(settings))
     assert hyperparams == expected
 
 

@@ -144,3 +144,28 @@ def test_a_base_that_links_to_a_device_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("base: zero.yaml\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="is not a regular file"):
         load_config(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize("key", ["env.wrappers", "evaluation.wrappers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil_wrappers.Evil",
+        "evil_wrappers:Evil",
+        "evil_wrappers",
+        "__builtins__",
+        "vector",
+        "os.system",
+        "../evil_wrappers",
+    ],
+)
+def test_a_wrapper_in_a_config_imports_nothing(
+    key: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentinel = tmp_path / "sentinel"
+    (tmp_path / "evil_wrappers.py").write_text(f"open({str(sentinel)!r}, 'w')\nclass Evil: ...\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="a config imports nothing|unknown wrapper"):
+        resolve(None, {key: [{"name": name}]})
+    assert not sentinel.exists()

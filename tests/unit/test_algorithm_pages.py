@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from rl_training.experiment.registry import ALGORITHMS, algorithm_ids, load
+from rl_training.experiment.registry import BUILT_IN, load
 from rl_training.zoo.catalog import catalog, find_entry
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def pages(script: ModuleType) -> dict[str, str]:
 
 def test_every_algorithm_has_a_preset_a_page_and_a_result(pages: dict[str, str]) -> None:
     entries = catalog()
-    for algo in algorithm_ids():
+    for algo in BUILT_IN:
         own = [entry for entry in entries if entry.algo == algo]
         assert own, f"{algo} has no preset: add one under src/rl_training/zoo/presets/{algo}/"
         assert (FOLDER / f"{algo}.md").is_file(), f"{algo} has no page: run `make pages`"
@@ -62,7 +62,7 @@ def test_a_page_says_what_the_code_and_the_data_file_say(pages: dict[str, str]) 
 def test_an_algorithm_without_a_result_claims_nothing(script: ModuleType) -> None:
     entries = [entry for entry in catalog() if entry.preset == "ppo/hopper"]
     bare = [type(entry)(entry.preset, entry.algo, entry.env_id, entry.total_timesteps, None) for entry in entries]
-    page = script.algorithm_page(ALGORITHMS["ppo"], load("ppo"), bare)
+    page = script.algorithm_page(BUILT_IN["ppo"], load("ppo"), bare)
     assert "nothing is claimed" in page and "axiomrl zoo benchmark ppo/hopper\n" in page
     assert "| `ppo/hopper` | Hopper-v5 | unmeasured | 1,000,000 | – |" in page
 
@@ -70,9 +70,9 @@ def test_an_algorithm_without_a_result_claims_nothing(script: ModuleType) -> Non
 def test_a_docstring_without_a_paper_is_refused(script: ModuleType) -> None:
     nameless = type("Nameless", (load("ppo"),), {"__doc__": "Clipped policy gradient."})
     with pytest.raises(ValueError, match="Nameless: the docstring names no paper"):
-        script.algorithm_page(ALGORITHMS["ppo"], nameless, catalog()[:1])
+        script.algorithm_page(BUILT_IN["ppo"], nameless, catalog()[:1])
 
 
 def test_the_readme_names_every_algorithm() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [info.name for info in ALGORITHMS.values() if info.name not in readme] == []
+    assert [info.name for info in BUILT_IN.values() if info.name not in readme] == []

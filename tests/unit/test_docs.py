@@ -20,7 +20,9 @@ from helpers.doc_pages import blocks, command_lines, prose, shows, skeleton
 from helpers.doc_session import Kitchen, Session
 from rl_training.cli.main import COMMANDS, parse_command
 from rl_training.config import TrainConfig, load_config
+from rl_training.envs.wrappers import WRAPPERS
 from rl_training.experiment.config.loader import preset_names
+from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.run.build import complete_config
 from rl_training.utils.errors import UserError
 
@@ -29,7 +31,7 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 GENERATED = sorted((ROOT / "docs" / "algorithms").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 ARTIFACTS, EVIDENCE, START = (ROOT / "docs" / name for name in ("run-artifacts.md", "evidence.md", "start-here.md"))
-LANGUAGES = {"bash", "text", "python", "yaml", "json"}
+LANGUAGES = {"bash", "text", "python", "yaml", "json", "toml"}
 
 _LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)|(?:src|href|srcset)=\"([^\"\s]+)")
 _INLINE_COMMAND = re.compile(r"`(?:\.venv/bin/)?axiomrl ([^`]+)`")
@@ -79,6 +81,8 @@ def session(kitchen: Kitchen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     modules, environments = set(sys.modules), set(gymnasium.registry)
+    for known in (ALGORITHMS, WRAPPERS):
+        monkeypatch.setattr(known, "things", dict(known.things))
     yield Session(tmp_path, kitchen)
     for name in set(sys.modules) - modules:  # what a page has saved and imported
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):

@@ -55,7 +55,7 @@ def a2c_loss(
     }
 
 
-class A2C(OneLossAlgorithm[A2CConfig]):
+class A2CAlgorithm(OneLossAlgorithm[A2CConfig]):
     """One policy-gradient step on each short rollout (Mnih et al. 2016, arXiv 1602.01783)."""
 
     config_class = A2CConfig

@@ -99,7 +99,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
             if space_name(space) not in supported:
                 advice = cls.elsewhere.get(f"{space_name(space)} {role}", "Convert the space with a Gymnasium wrapper.")
                 raise SpaceError(
-                    f"{cls.__name__} does not support {space_name(space)} {role} spaces (got {space}).\n"
+                    f"{cls.__name__.removesuffix('Algorithm')} does not support {space_name(space)} {role} spaces (got {space}).\n"
                     f"It supports: {', '.join(supported)}. {advice}"
                 )
 

@@ -50,7 +50,7 @@ class CrossQConfig(SACConfig):
             )
 
 
-class CrossQ(SamplingAlgorithm, SACBase[CrossQConfig]):
+class CrossQAlgorithm(SamplingAlgorithm, SACBase[CrossQConfig]):
     """SAC without target networks, by batch renormalisation over both ends of each transition.
 
     (Bhatt et al. 2024, arXiv 1902.05605)

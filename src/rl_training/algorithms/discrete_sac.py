@@ -49,7 +49,7 @@ def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
     return (log_probs.exp() * (q - alpha * log_probs)).sum(dim=-1)
 
 
-class DiscreteSAC(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
+class DiscreteSACAlgorithm(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
     """Soft actor-critic that chooses among n actions (Christodoulou 2019, arXiv 1910.07207)."""
 
     config_class = DiscreteSACConfig

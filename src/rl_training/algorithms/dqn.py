@@ -123,7 +123,7 @@ class _Losses:
     """The value it should have."""
 
 
-class DQN(OffPolicyAlgorithm):
+class DQNAlgorithm(OffPolicyAlgorithm):
     """Q-learning from replayed transitions against a slowly moving target network (Mnih et al. 2015, doi 10.1038/nature14236).
 
     Each improvement is a switch, so that the named variants are this algorithm with other defaults.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rl_training.algorithms.dqn import DQN, DQNConfig
+from rl_training.algorithms.dqn import DQNAlgorithm, DQNConfig
 from rl_training.policies.q_network import ReturnDistribution
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
@@ -18,7 +18,7 @@ class DoubleDQNConfig(DQNConfig):
     double: bool = True
 
 
-class DoubleDQN(DQN):
+class DoubleDQNAlgorithm(DQNAlgorithm):
     """The online network chooses, the target network values (van Hasselt et al. 2016, arXiv 1509.06461)."""
 
     config_class = DoubleDQNConfig
@@ -31,7 +31,7 @@ class DuelingDQNConfig(DQNConfig):
     dueling: bool = True
 
 
-class DuelingDQN(DQN):
+class DuelingDQNAlgorithm(DQNAlgorithm):
     """State value and advantages in separate streams (Wang et al. 2016, arXiv 1511.06581)."""
 
     config_class = DuelingDQNConfig
@@ -44,7 +44,7 @@ class NoisyDQNConfig(DQNConfig):
     noisy: bool = True
 
 
-class NoisyDQN(DQN):
+class NoisyDQNAlgorithm(DQNAlgorithm):
     """Learned noise in the weights explores (Fortunato et al. 2018, arXiv 1706.10295)."""
 
     config_class = NoisyDQNConfig
@@ -57,7 +57,7 @@ class PrioritizedDQNConfig(DQNConfig):
     prioritized: bool = True
 
 
-class PrioritizedDQN(DQN):
+class PrioritizedDQNAlgorithm(DQNAlgorithm):
     """Transitions with large errors are replayed more often (Schaul et al. 2016, arXiv 1511.05952)."""
 
     config_class = PrioritizedDQNConfig
@@ -70,7 +70,7 @@ class NStepDQNConfig(DQNConfig):
     n_step: Annotated[int, Range(ge=1)] = 3
 
 
-class NStepDQN(DQN):
+class NStepDQNAlgorithm(DQNAlgorithm):
     """Targets of several rewards before the bootstrap (Sutton 1988, doi 10.1007/BF00115009)."""
 
     config_class = NStepDQNConfig
@@ -84,7 +84,7 @@ class C51Config(DQNConfig):
     adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
 
 
-class C51(DQN):
+class C51Algorithm(DQNAlgorithm):
     """Returns as probabilities of fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
 
     config_class = C51Config
@@ -98,7 +98,7 @@ class QRDQNConfig(DQNConfig):
     adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
 
 
-class QRDQN(DQN):
+class QRDQNAlgorithm(DQNAlgorithm):
     """Returns as quantiles at fixed fractions (Dabney et al. 2018, arXiv 1710.10044)."""
 
     config_class = QRDQNConfig
@@ -112,7 +112,7 @@ class IQNConfig(DQNConfig):
     adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
 
 
-class IQN(DQN):
+class IQNAlgorithm(DQNAlgorithm):
     """Returns as a quantile function of drawn fractions (Dabney et al. 2018, arXiv 1806.06923)."""
 
     config_class = IQNConfig
@@ -133,7 +133,7 @@ class RainbowConfig(DQNConfig):
     adam_eps: Annotated[float, Range(gt=0)] = 1.5e-4
 
 
-class Rainbow(DQN):
+class RainbowAlgorithm(DQNAlgorithm):
     """Double, dueling, noisy, categorical, prioritised and n-step together (Hessel et al. 2018, arXiv 1710.02298)."""
 
     config_class = RainbowConfig

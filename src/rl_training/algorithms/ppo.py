@@ -86,7 +86,7 @@ def ppo_loss(
     }
 
 
-class PPO(OneLossAlgorithm[PPOConfig]):
+class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
     """Several epochs of clipped policy gradient on each rollout (Schulman et al. 2017, arXiv 1707.06347)."""
 
     config_class = PPOConfig

@@ -191,7 +191,7 @@ class SamplingAlgorithm(OffPolicyAlgorithm):
         return CorrelatedSamplingExplorer(self.policy, self.executor, self.action_space, correlation)
 
 
-class SAC(SamplingAlgorithm, SACBase[SACConfig]):
+class SACAlgorithm(SamplingAlgorithm, SACBase[SACConfig]):
     """Soft actor-critic: a stochastic policy that maximises return plus entropy (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     config_class = SACConfig

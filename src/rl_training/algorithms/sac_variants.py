@@ -20,7 +20,7 @@ class REDQConfig(SACConfig):
     policy_delay: Annotated[int, Range(ge=1)] = 20
 
 
-class REDQ(SamplingAlgorithm, SACBase[REDQConfig]):
+class REDQAlgorithm(SamplingAlgorithm, SACBase[REDQConfig]):
     """Randomised ensembled double Q-learning (Chen et al. 2021, arXiv 2101.05982)."""
 
     config_class = REDQConfig
@@ -37,7 +37,7 @@ class DroQConfig(SACConfig):
     policy_delay: Annotated[int, Range(ge=1)] = 20
 
 
-class DroQ(SamplingAlgorithm, SACBase[DroQConfig]):
+class DroQAlgorithm(SamplingAlgorithm, SACBase[DroQConfig]):
     """Dropout Q-functions: a regularised pair instead of a large ensemble (Hiraoka et al. 2022, arXiv 2110.02034)."""
 
     config_class = DroQConfig

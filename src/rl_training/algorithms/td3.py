@@ -127,7 +127,7 @@ class TD3Base(OffPolicyActorCriticAlgorithm[TD3ConfigT]):
             self._move_target_critics()
 
 
-class TD3(OffPolicyAlgorithm, TD3Base[TD3Config]):
+class TD3Algorithm(OffPolicyAlgorithm, TD3Base[TD3Config]):
     """Twin critics, delayed actor, smoothed targets (Fujimoto et al. 2018, arXiv 1802.09477)."""
 
     config_class = TD3Config
@@ -148,7 +148,7 @@ class DDPGConfig(TD3Config):
     target_noise: Annotated[float, Range(ge=0)] = 0.0
 
 
-class DDPG(TD3):
+class DDPGAlgorithm(TD3Algorithm):
     """Deep deterministic policy gradient (Lillicrap et al. 2016, arXiv 1509.02971)."""
 
     config_class = DDPGConfig

@@ -42,7 +42,7 @@ def truncated(quantiles: Tensor, drop: int) -> Tensor:
     return pooled.sort(dim=1).values[:, : members * (atoms - drop)]
 
 
-class TQC(SamplingAlgorithm, SACBase[TQCConfig]):
+class TQCAlgorithm(SamplingAlgorithm, SACBase[TQCConfig]):
     """SAC with quantile critics, of which the target leaves the largest out (Kuznetsov et al. 2020, arXiv 2005.04269)."""
 
     config_class = TQCConfig

@@ -129,7 +129,7 @@ def line_search(
     return 0.0, None
 
 
-class TRPO(OnPolicyAlgorithm[TRPOConfig]):
+class TRPOAlgorithm(OnPolicyAlgorithm[TRPOConfig]):
     """One natural-gradient step per rollout, inside a trust region (Schulman et al. 2015, arXiv 1502.05477).
 
     The critic is trained apart.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
+from rl_training.data.sources import TransitionDataset
 from rl_training.envs.factory import EnvLike
 from rl_training.execution.batches import count_of
 from rl_training.experiment import registry
@@ -28,7 +31,7 @@ from rl_training.experiment.checkpoint.snapshot import (
 from rl_training.experiment.checkpoint.store import Checkpoint, write_checkpoint
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.run.build import NO_ENV, EnvSource, build_algorithm, complete_config, select_device
 from rl_training.experiment.run.run_dir import make_run_dir
 from rl_training.experiment.run.runner import open_checkpoint
 from rl_training.experiment.run.session import TrainingSession, TrainResult
@@ -36,12 +39,9 @@ from rl_training.policies.policy import ActingState, Policy, restarted
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
-from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import ConfigError, SpaceError, UserError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
-
-_CONFIG_FIELDS = frozenset(field.name for field in dataclasses.fields(TrainConfig)) - {"algo", "env_id", "hyperparams"}
 
 
 class Agent:
@@ -56,25 +56,36 @@ class Agent:
     """
 
     algo: ClassVar[str]
+    _envs: VectorEnv[Any, Any, Any] | None
+    __signature__ = SettingsSignature()
 
-    def __init__(self, env: EnvLike | TrainConfig, /, **settings: Any):
+    def __init__(
+        self, env: EnvLike | TrainConfig | TransitionDataset, evaluation_env: EnvLike | None = None, /, **settings: Any
+    ):
+        """`evaluation_env` is for offline algorithms, which learn from a dataset."""
+        if evaluation_env is not None and not isinstance(env, TransitionDataset):
+            raise ConfigError(
+                "an environment for evaluations goes with a dataset; otherwise evaluations use the first one"
+            )
         if isinstance(env, TrainConfig):
             if env.algo != self.algo:
                 raise ConfigError(f"the config is for algorithm {env.algo!r}, not {self.algo!r}")
-            config, source, write_run = _with_settings(env, self.algo, settings), EnvSource(), True
+            config, source, write_run = with_settings(env, self.algo, settings), EnvSource(), True
         else:
-            source = EnvSource(None if isinstance(env, str) else env)
-            config = _config_for(self.algo, env, source, settings)
-            write_run = "output_dir" in settings
+            dataset = env if isinstance(env, TransitionDataset) else None
+            named: EnvLike = (evaluation_env or NO_ENV) if isinstance(env, TransitionDataset) else env
+            source = EnvSource(None if isinstance(named, str) else named, dataset)
+            config = config_for(self.algo, named, source, settings)
+            write_run = settings.get("output_dir") is not None
         self._setup(config, source, write_run=write_run)
-        envs = self._training_envs()
-        self._build(Spaces(envs.single_observation_space, envs.single_action_space))
+        self._envs = source.training_envs(self.config)
+        self._build(Spaces.of(source.dataset if self._envs is None else self._envs))
 
     def _setup(self, config: TrainConfig, source: EnvSource, *, write_run: bool) -> None:
         self.config, self._hyperparams = complete_config(config)
         self._env_source, self._write_run = source, write_run
         self._device = select_device(config.device)
-        self._envs: VectorEnv[Any, Any, Any] | None = None
+        self._envs = None
         self._session: TrainingSession | None = None
         self._pending: Checkpoint | None = None
         self._predictions = torch.Generator(device=self._device).manual_seed(derive_seed(config.seed, "predict"))
@@ -134,7 +145,7 @@ class Agent:
         self._session, self._pending = session, None
         return session
 
-    def _training_envs(self) -> VectorEnv[Any, Any, Any]:
+    def _training_envs(self) -> VectorEnv[Any, Any, Any] | None:
         if self._envs is None:
             self._envs = self._env_source.training_envs(self.config)
         return self._envs
@@ -197,10 +208,11 @@ class Agent:
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, env: EnvLike | None = None, **settings: Any) -> Self:
+    def load(cls, path: str | Path, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Self:
         """An agent from a folder that `save` wrote, from a run, or from one of its checkpoints. Runs no code from the files.
 
-        No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id.
+        No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id,
+        or the dataset that an offline algorithm goes on with.
         """
         checkpoint, notes = open_checkpoint(path)
         for note in notes:
@@ -208,16 +220,27 @@ class Agent:
         return cls._from_checkpoint(checkpoint, env, settings)
 
     @classmethod
-    def _from_checkpoint(cls, checkpoint: Checkpoint, env: EnvLike | None, settings: Mapping[str, Any]) -> Self:
-        config = _with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
+    def _from_checkpoint(
+        cls, checkpoint: Checkpoint, env: EnvLike | TransitionDataset | None, settings: Mapping[str, Any]
+    ) -> Self:
+        config = with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
         agent = cls.__new__(cls)
-        agent._setup(config, EnvSource(env), write_run="output_dir" in settings)
+        source = EnvSource(dataset=env) if isinstance(env, TransitionDataset) else EnvSource(env)
+        agent._setup(config, source, write_run="output_dir" in settings)
         env_spaces = spaces_of(checkpoint)
         check_policy_fits(checkpoint, agent.config, agent._hyperparams, env_spaces)
         agent._build(env_spaces)
         restore(checkpoint, agent.algorithm, None)
         agent._pending = checkpoint if "runtime" in checkpoint.groups else None
         return agent
+
+    def __repr__(self) -> str:
+        """Algorithm, environment, steps trained, device, and every hyperparameter that is not the algorithm's default."""
+        defaults = {setting.name: setting.default for setting in hyperparameters(self.algo)}
+        shown = {"device": str(self._device), "num_envs": self.config.num_envs, "seed": self.config.seed}
+        shown |= {key: value for key, value in vars(self._hyperparams).items() if value != defaults[key]}
+        settings = "".join(f", {key}={value!r}" for key, value in shown.items())
+        return f"<{type(self).__name__} on {self.config.env_id}, {self.num_timesteps:,} steps trained{settings}>"
 
     def close(self) -> None:
         """Closes the training environments."""
@@ -226,7 +249,7 @@ class Agent:
             self._envs = None
 
 
-def load_agent(path: str | Path, env: EnvLike | None = None, **settings: Any) -> Agent:
+def load_agent(path: str | Path, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Agent:
     """Like `PPO.load`, for whatever algorithm the checkpoint is of."""
     checkpoint, notes = open_checkpoint(path)
     for note in notes:
@@ -234,48 +257,40 @@ def load_agent(path: str | Path, env: EnvLike | None = None, **settings: Any) ->
     return agent_of(checkpoint, env, **settings)
 
 
-def agent_of(checkpoint: Checkpoint, env: EnvLike | None = None, **settings: Any) -> Agent:
+def agent_of(checkpoint: Checkpoint, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Agent:
     """The agent in a checkpoint that has been read."""
     return agent_class(config_of(checkpoint).algo)._from_checkpoint(checkpoint, env, settings)
 
 
 def agent_class(algo: str) -> type[Agent]:
-    """The public class of an algorithm, made from its registry entry."""
-    info = registry.algorithm_info(algo)
-    if algo not in _CLASSES:
-        doc = f"{info.summary}\n\n{Agent.__doc__}"
-        _CLASSES[algo] = type(info.name, (Agent,), {"algo": algo, "__doc__": doc, "__module__": "rl_training"})
-    return _CLASSES[algo]
+    """The public class of an algorithm, ours or a registered one, by its id."""
+    return _make_class(registry.algorithm_info(algo))
 
 
-_CLASSES: dict[str, type[Agent]] = {}
+def register_algorithm(
+    algo: str,
+    rule: type[Algorithm[Any, Any]] | str,
+    *,
+    name: str | None = None,
+    summary: str | None = None,
+    policy: Mapping[str, Any] | None = None,
+) -> type[Agent]:
+    """Makes an algorithm known under the id `algo`, to configs, the command line and checkpoints. Returns its public class.
+
+    `rule` is the class of the update rule, derived from OnPolicyAlgorithm or OffPolicyAlgorithm, or the text "module:Class",
+    which is imported when it is needed. `name` is that of the public class (the rule's, without "Algorithm", by default), `summary`
+    a line for listings (by default the first of the rule's docstring), `policy` holds defaults for the `policy` section.
+    """
+    info = registry.describe_algorithm(algo, rule, name=name, summary=summary, policy=policy)
+    registry.ALGORITHMS.register(algo, info)
+    return agent_class(algo)
 
 
-def _config_for(algo: str, env: EnvLike, source: EnvSource, settings: Mapping[str, Any]) -> TrainConfig:
-    """A config from keywords: quiet and in memory unless the keywords say otherwise."""
-    defaults: dict[str, Any] = {}
-    if "output_dir" not in settings:
-        defaults = {"evaluation": {"every": 0}, "logging": {"console": "off", "tensorboard": False}}
-    if isinstance(env, VectorEnv):
-        defaults["num_envs"] = env.num_envs
-    name = env if isinstance(env, str) else (source.name or "custom")
-    base = TrainConfig(algo=algo, env_id=name, **defaults)
-    return _with_settings(base, algo, settings)
-
-
-def _with_settings(config: TrainConfig, algo: str, settings: Mapping[str, Any]) -> TrainConfig:
-    """Keywords sorted into TrainConfig's keys and the algorithm's hyperparameters; anything else is named."""
-    changes = {key: value for key, value in settings.items() if key in _CONFIG_FIELDS}
-    rest = {key: value for key, value in settings.items() if key not in _CONFIG_FIELDS and key != "hyperparams"}
-    known = {field.name for field in dataclasses.fields(registry.load(algo).config_class)}
-    for key in rest:
-        if key not in known:
-            raise ConfigError(f"unknown setting {key!r}{did_you_mean(key, [*known, *_CONFIG_FIELDS])}")
-    hyperparams = {**config.hyperparams, **settings.get("hyperparams", {}), **rest}
-    for key, value in changes.items():
-        if isinstance(value, Mapping):  # a partial section keeps the other values of the section
-            changes[key] = {**config.to_dict()[key], **value}
-    return dataclasses.replace(config, hyperparams=hyperparams, **changes)
+@functools.cache
+def _make_class(info: registry.AlgorithmInfo) -> type[Agent]:
+    module = "rl_training" if info.id in registry.BUILT_IN else str(info).partition(":")[0]
+    doc = f"{info.summary}\n\n{Agent.__doc__}"
+    return type(info.name, (Agent,), {"algo": info.id, "__doc__": doc, "__module__": module})
 
 
 def _as_batch(observation: Any, space: Any) -> tuple[Any, bool]:

@@ -18,9 +18,9 @@ from typing import Any
 
 import tyro
 
-from rl_training._version import __version__
 from rl_training.cli.options import JsonOption, print_json
 from rl_training.utils.system import cpu_name
+from rl_training.version import __version__
 
 # Extra -> the module that shows it is installed.
 EXTRAS = {
@@ -76,7 +76,6 @@ def gather_facts() -> dict[str, Any]:
         **{f"extra.{extra}": importlib.util.find_spec(module) is not None for extra, module in EXTRAS.items()},
         "shared_memory_mib": _shared_memory_mib(),
         "git": shutil.which("git") is not None,
-        "compiler": shutil.which("cc") is not None or shutil.which("gcc") is not None,
     }
     return facts
 

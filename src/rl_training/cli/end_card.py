@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from rl_training.cli.options import program
@@ -10,11 +11,12 @@ if TYPE_CHECKING:
     from rl_training.experiment.run.session import TrainResult
 
 
-def print_card(headline: str, result: TrainResult, further: list[str]) -> None:
-    """`further` are commands to try next, beside those that every finished run gets."""
+def print_card(headline: str, result: TrainResult, further: list[str], imports: tuple[str, ...] = ()) -> None:
+    """`further` are commands to try next, beside those that every finished run gets. Opening the run again takes `imports`."""
     from rl_training.experiment.console.lines import evaluation_text
     from rl_training.experiment.run.view import number
 
+    again = "".join(f" --import {shlex.quote(name)}" for name in imports)
     print(f"\n{headline}")
     if result.evaluation is not None:
         print(evaluation_text(result.evaluation))
@@ -25,11 +27,11 @@ def print_card(headline: str, result: TrainResult, further: list[str]) -> None:
         print(f"stopped: {result.stop_reason}")
     print(f"run folder: {result.run_dir}")
     if result.exit_code:
-        print(f"resume with: {program()} resume {result.run_dir}")
+        print(f"resume with: {program()} resume {result.run_dir}{again}")
         return
     print("\nTry next:")
     for command in (f"report {result.run_dir} --format html", f"eval {result.run_dir} --episodes 100", *further):
-        print(f"  {program()} {command}")
+        print(f"  {program()} {command}{again if command.startswith(('eval', 'resume')) else ''}")
 
 
 def reference_text(result: TrainResult) -> str:

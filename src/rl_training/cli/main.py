@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from rl_training._version import __version__
 from rl_training.utils.errors import AxiomError
+from rl_training.version import __version__
 
 # Name -> (module with a dataclass `Command`, one line of help). Modules load only when their command is called.
 COMMANDS = {
@@ -24,6 +24,10 @@ COMMANDS = {
     "zoo": ("rl_training.cli.zoo", "presets with their measured scores: list, show, run, benchmark"),
     "leaderboard": ("rl_training.cli.leaderboard", "rank algorithms by measured scores, or compare runs to a baseline"),
     "verify-resume": ("rl_training.cli.verify_resume", "prove that a killed and resumed run ends bit for bit the same"),
+    "check-algorithm": (
+        "rl_training.cli.check_algorithm",
+        "put an algorithm, also one of your own, through the conformance suite",
+    ),
     "doctor": ("rl_training.cli.doctor", "show what is installed and what is wrong, with the fix"),
 }
 

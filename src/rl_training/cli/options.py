@@ -25,8 +25,8 @@ ImportModules = Annotated[
     tyro.conf.UseAppendAction,
     tyro.conf.arg(
         name="import",
-        metavar="MODULE",
-        help="Import a Python module first, e.g. one that registers environments; may be repeated.",
+        metavar="MODULE|FILE",
+        help="Import a Python module or file first, which registers environments, algorithms or wrappers; may be repeated.",
     ),
 ]
 
@@ -79,14 +79,30 @@ class JsonOption:
 
 
 def import_modules(names: tuple[str, ...]) -> None:
-    """Imports what the user named on the command line, also from the current folder; configs cannot do that."""
+    """Imports what the user named on the command line: modules, also from the current folder, and files. Configs cannot do that."""
     if names and "" not in sys.path:
         sys.path.insert(0, "")  # as `python` itself does; an installed command does not
     for name in names:
         try:
-            importlib.import_module(name)
+            if name.endswith(".py"):
+                _import_file(Path(name).resolve())
+            else:
+                importlib.import_module(name)
         except ImportError as error:
             raise UserError(f"--import {name}: {error}") from error
+
+
+def _import_file(path: Path) -> None:
+    """As `python FILE` does: its folder is searched for modules from then on. So other processes can import it by its name too."""
+    if not path.is_file():
+        raise UserError(f"--import {path}: no such file")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
+    if module.__file__ is None or Path(module.__file__).resolve() != path:
+        raise UserError(
+            f"--import {path}: another module is called {path.stem!r} ({module.__file__ or 'built in'}); rename the file"
+        )
 
 
 def say(text: str) -> None:

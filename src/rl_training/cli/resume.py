@@ -39,6 +39,9 @@ class Command:
             print_json(summary(result))
             return result.exit_code
         print_card(
-            f"resumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps", result, []
+            f"resumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps",
+            result,
+            [],
+            self.import_modules,
         )
         return result.exit_code

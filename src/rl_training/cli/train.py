@@ -43,7 +43,7 @@ class Command:
             result = start_run(one, find_reference=find_reference)
             results.append((seed, result))
             if not self.output.json:
-                print_result(one, result)
+                print_result(one, result, self.options.import_modules)
             if result.exit_code:
                 break
         if self.output.json:
@@ -91,7 +91,7 @@ def _reference_summary(result: TrainResult) -> dict[str, Any] | None:
     return {"preset": reference.preset, **scores, "last_scores": list(reference.last_scores)}
 
 
-def print_result(resolved: ResolvedConfig, result: TrainResult) -> None:
+def print_result(resolved: ResolvedConfig, result: TrainResult, imports: tuple[str, ...] = ()) -> None:
     """The card at the end: what was done, how it compares, where it is, and what to try next."""
     config = resolved.config
     seconds = result.metrics.get("time/elapsed")
@@ -100,6 +100,7 @@ def print_result(resolved: ResolvedConfig, result: TrainResult) -> None:
         f"{config.algo.upper()} on {config.env_id}, seed {config.seed}: {steps:,} steps{took}",
         result,
         [f"resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}", "train ppo/pendulum"],
+        imports,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.data.returns import gae
-from rl_training.execution.batches import ObsTensor
+from rl_training.execution.batches import ObsTensor, mapped, on_device
 from rl_training.utils.spaces import Array, Observation, map_obs
 
 Shape = tuple[int, ...]
@@ -177,6 +177,7 @@ class RolloutBuffer:
             **{name: map_obs(torch.clone, getattr(self, name)) for name in (*_COLLECTED, "last_obs")},
             "final_obs": final_obs,
             "final_index": final_index,
+            "initial_state": mapped(torch.clone, self.initial_state),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,6 +186,7 @@ class RolloutBuffer:
         for name in _COLLECTED:
             _copy(state[name], getattr(self, name))
         self.last_obs = map_obs(lambda saved: saved.to(self.device), state["last_obs"])
+        self.initial_state = on_device(state["initial_state"], self.device)
         if state["final_index"] is not None:
             self._final_obs = [map_obs(lambda saved: saved.numpy(), state["final_obs"])]
             self._final_index = [state["final_index"].numpy()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from rl_training.envs.wrappers import checked_wrappers
 from rl_training.utils.coerce import FieldError, check_fields
 from rl_training.utils.fields import Range
 
@@ -23,6 +24,9 @@ class EnvConfig:
     """When a finished environment is reset (`sync` and `async`; the other backends have their own mode)."""
     max_episode_steps: Annotated[int, Range(ge=1)] | None = None
     """Steps after which an episode is truncated; null keeps the environment's own limit."""
+    wrappers: list[str | dict[str, Any]] = field(default_factory=list)
+    """Gymnasium's or registered wrappers around each environment, innermost first, with their arguments:
+    `[{name: FrameStackObservation, stack_size: 4}, FlattenObservation]` (`sync` and `async`)."""
     normalize_observations: bool = False
     """Shift and scale observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
@@ -32,6 +36,11 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self.wrappers = [*checked_wrappers(self.wrappers, "wrappers")]
+        if self.wrappers and self.backend in ("native", "tensor"):
+            raise FieldError(
+                "wrappers", f"{self.backend} environments step all at once and take no wrappers; use sync or async"
+            )
         if self.autoreset != "same_step" and self.backend in ("native", "tensor"):
             raise FieldError(
                 "autoreset", f"{self.backend} environments reset in their own way; leave it out, or use sync or async"

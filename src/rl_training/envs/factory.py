@@ -19,6 +19,7 @@ from rl_training.envs.builtin.classic_dynamics import DYNAMICS
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
+from rl_training.envs.wrappers import WrapperMaker, wrapper_makers
 from rl_training.utils.errors import EnvCreationError
 from rl_training.utils.seeding import derive_seed
 
@@ -49,6 +50,14 @@ class EnvFactory:
     kwargs: dict[str, Any] = field(default_factory=dict)
     max_episode_steps: int | None = None
     custom: Callable[[], gym.Env[Any, Any]] | None = None
+    wrappers: tuple[WrapperMaker, ...] = ()
+    """Innermost first."""
+
+    @classmethod
+    def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
+        """The factory a config asks for."""
+        env = cfg.env
+        return cls(cfg.env_id, dict(env.kwargs), env.max_episode_steps, custom, wrapper_makers(env.wrappers))
 
     def __call__(self) -> gym.Env[Any, Any]:
         if self.custom is None:
@@ -57,6 +66,9 @@ class EnvFactory:
             env = self.custom()
             if self.max_episode_steps is not None:
                 env = TimeLimit(env, self.max_episode_steps)
+        for wrap in self.wrappers:
+            env = wrap(env)
+        # Outermost, so that replaying an episode goes through the wrappers too.
         return ReplayableEnv(env)
 
 
@@ -76,7 +88,7 @@ def make_vector_env(
         return _make_native(cfg, count, custom)
     if cfg.env.backend == "tensor":
         return _make_tensor(cfg, count, custom, device)
-    factory = EnvFactory(cfg.env_id, dict(cfg.env.kwargs), cfg.env.max_episode_steps, custom)
+    factory = EnvFactory.of(cfg, custom)
     mode = AutoresetMode[cfg.env.autoreset.upper()]
     if cfg.env.backend == "async":
         factory().close()  # the user's mistakes are reported from here, not from a worker

@@ -14,7 +14,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.wrapper_state import wrappers_digest
 from rl_training.utils.spaces import map_obs, same_tree
+
+# Wrappers whose whole state is known, so that an environment's own export is enough.
+_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
 class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -62,7 +66,10 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         if self._exports_itself():
             elapsed = [limit._elapsed_steps for limit in self._time_limits()]
             return {**state, "own": self.unwrapped.get_state(), "elapsed": elapsed}  # type: ignore[attr-defined]
-        return {**state, "start": self._start, "actions": np.stack(self._actions) if self._actions else None}
+        state |= {"start": self._start, "actions": np.stack(self._actions) if self._actions else None}
+        if (digest := self._wrappers_digest()) is not None:
+            state["wrappers"] = digest
+        return state
 
     def restore_state(self, state: dict[str, Any] | None, fallback_seed: int) -> tuple[Any, bool]:
         """Returns the current observation and whether the environment is verified to be exactly where it was.
@@ -102,19 +109,21 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             and self._generator_state() == state["generator"]
             and self._episode_return == state["return"]
             and self._done == state["done"]
+            and self._wrappers_digest() == state.get("wrappers") != "unknown"
         )
 
     def _exports_itself(self) -> bool:
-        """Whether its own export is enough: the whole state of each wrapper around it is known."""
         has_methods = hasattr(self.unwrapped, "get_state") and hasattr(self.unwrapped, "set_state")
-        known = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
-        return has_methods and all(isinstance(wrapper, known) for wrapper in self._inner_wrappers())
+        return has_methods and all(isinstance(wrapper, _TRANSPARENT_WRAPPERS) for wrapper in self._inner_wrappers())
 
     def _inner_wrappers(self) -> Iterator[gym.Env[Any, Any]]:
         env = self.env
         while isinstance(env, gym.Wrapper):
             yield env
             env = env.env
+
+    def _wrappers_digest(self) -> str | None:
+        return wrappers_digest([w for w in self._inner_wrappers() if not isinstance(w, _TRANSPARENT_WRAPPERS)])
 
     def _time_limits(self) -> list[Any]:
         return [wrapper for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]

@@ -59,6 +59,8 @@ class Executor:
         """While a recording is made, recordable functions that it calls run as written."""
         self.eager_because: dict[str, str] = {}
         """Functions that run as written although recording was allowed, and why."""
+        self.functions: list[RecordedFunction[Any]] = []
+        """Those that may be recorded, as far as they were asked for."""
 
     @contextmanager
     def as_written(self) -> Iterator[None]:
@@ -75,9 +77,10 @@ class Executor:
 
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """The same function, recorded if the setting allows it. See `recordable` for what it must be like."""
-        if self.records or self.device.type != "cpu":
-            return cast("Callable[P, R]", RecordedFunction(function, self))
-        return function
+        if not self.records and self.device.type == "cpu":
+            return function
+        self.functions.append(RecordedFunction(function, self))
+        return cast("Callable[P, R]", self.functions[-1])
 
 
 class recordable(Generic[P, R]):
@@ -231,7 +234,7 @@ class _Recorded(Generic[R]):
             with self._executor.as_written():
                 written = mapped(Tensor.clone, self._as_written(given, generator)), undo.values()
             undo()
-            _compare(given, written, (self._repeat(given, tensors, generator), undo.values()), undo.before())
+            compare(given, written, (self._repeat(given, tensors, generator), undo.values()), undo.before())
         except ExecutionError as error:
             raise ExecutionError(f"call {self._calls} of {self._function.__qualname__}: {error}") from error
         finally:
@@ -273,7 +276,7 @@ class _OnCPU(_Recorded[R]):
             output = self._program(tensors_of(given))
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             raise NotRecordable(f"an operation that cannot be repeated ({error})") from error
-        _compare(given, written, (output, self._undo.values()), self._undo.before())
+        compare(given, written, (output, self._undo.values()), self._undo.before())
 
     def _repeat(self, given: list[Any], tensors: list[Tensor], generator: Any) -> R:
         for draw, numbers in zip(self._draws, self._numbers):
@@ -302,7 +305,7 @@ class _OnGPU(_Recorded[R]):
         self._undo()
         written = mapped(Tensor.clone, self._as_written(inputs, generator)), self._undo.values()
         self._undo()
-        _compare(given, written, (self._program(given), self._undo.values()), self._undo.before())
+        compare(given, written, (self._program(given), self._undo.values()), self._undo.before())
 
     def holds(self, generator: Any) -> bool:
         return generator is self._generator and super().holds(generator)
@@ -325,7 +328,7 @@ class _HostOnly:
         raise NotRecordable("an array in its arguments, which a recording would not see change")
 
 
-def _compare(
+def compare(
     given: Any, written: tuple[Any, list[Tensor]], repeated: tuple[Any, list[Tensor]], before: list[Tensor]
 ) -> None:
     """Compares what a function returned and left behind; ExecutionError names the first that differs.

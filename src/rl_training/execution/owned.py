@@ -165,12 +165,12 @@ class Watch:
 class Undo:
     """Brings the owner's tensors and attributes, and the random streams, back to where they were."""
 
-    def __init__(self, owned: Owned, generator: torch.Generator | None):
-        self._containers, self._generator = owned.containers, generator
+    def __init__(self, owned: Owned, *generators: torch.Generator | None):
+        self._containers = owned.containers
         self._copies = [(memory, memory.clone()) for memory in _memories(owned.tensors)]
         on_gpu = any(tensor.is_cuda for tensor in owned.tensors)
         self._global, self._global_cuda = torch.random.get_rng_state(), torch.cuda.get_rng_state() if on_gpu else None
-        self._stream = None if generator is None else generator.get_state()
+        self._streams = [(generator, generator.get_state()) for generator in generators if generator is not None]
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -188,8 +188,8 @@ class Undo:
         torch.random.set_rng_state(self._global)
         if self._global_cuda is not None:
             torch.cuda.set_rng_state(self._global_cuda)
-        if self._generator is not None and self._stream is not None:
-            self._generator.set_state(self._stream)
+        for generator, stream in self._streams:
+            generator.set_state(stream)
 
     def values(self) -> list[Tensor]:
         """What the owner's tensors hold now, copied, in a fixed order."""

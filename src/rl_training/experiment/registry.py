@@ -1,17 +1,25 @@
-"""The algorithms by id. A table of names, so that listing them imports neither torch nor any algorithm."""
+"""The algorithms by id. Entries are names, so that listing them imports neither torch nor any algorithm."""
 
 from __future__ import annotations
 
-import importlib
+import inspect
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from rl_training.utils.coerce import did_you_mean
+from rl_training.policies.policy_config import PolicyConfig
+from rl_training.utils.coerce import build_dataclass
 from rl_training.utils.errors import ConfigError
+from rl_training.utils.registry import Registry, checked_reference, import_reference
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.base import Algorithm
+
+TrainerKind = Literal["on_policy", "off_policy", "offline"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AlgorithmInfo:
     """What is known of an algorithm without importing it."""
 
@@ -19,49 +27,70 @@ class AlgorithmInfo:
     """Snake-case id, as in `algo: td3_bc`."""
     name: str
     """Public class name, as in `rl_training.TD3BC`."""
-    module: str
-    """Module under `rl_training.algorithms`."""
-    trainer: Literal["on_policy", "off_policy", "offline"]
-    """Which training loop drives it."""
-    tier: Literal["core", "experimental", "contrib"]
-    """Stability tier."""
+    rule: str | type[Algorithm[Any, Any]]
+    """The class of its update rule, or "module:Class"."""
+    tier: Literal["core", "experimental", "contrib", "external"]
+    """Stability tier; `external` is for algorithms of other packages and of users."""
     summary: str
     """One line for listings."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """Its own defaults for the `policy` section."""
 
+    def load(self) -> type[Algorithm[Any, Any]]:
+        """The class of the update rule; this imports torch."""
+        if not isinstance(self.rule, str):
+            return self.rule
+        try:
+            return _checked_rule(import_reference(self.rule))
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"algorithm {self.id!r} cannot be imported from {self.rule}: {error}") from error
+
+    @property
+    def trainer(self) -> TrainerKind:
+        """Which training loop drives it, as its base class says."""
+        return trainer_kind(self.load())
+
+    def __str__(self) -> str:
+        return self.rule if isinstance(self.rule, str) else f"{self.rule.__module__}:{self.rule.__qualname__}"
+
+
+def _own(
+    algo: str,
+    name: str,
+    module: str,
+    summary: str,
+    policy: Mapping[str, Any] | None = None,
+    tier: Literal["core", "experimental", "contrib"] = "core",
+) -> AlgorithmInfo:
+    """A row of the table below. This is the one place that says how the class of an update rule is called."""
+    return AlgorithmInfo(algo, name, f"rl_training.algorithms.{module}:{name}Algorithm", tier, summary, policy or {})
+
 
 def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
     """A variant of DQN: the same algorithm with other defaults."""
-    return AlgorithmInfo(algo, name, "dqn_variants", "off_policy", "core", summary)
+    return _own(algo, name, "dqn_variants", summary)
 
 
-_WIDE = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-"""Networks of the off-policy actor-critic algorithms, as in their papers."""
-
-
-def _actor_critic(algo: str, name: str, module: str, summary: str) -> AlgorithmInfo:
-    return AlgorithmInfo(algo, name, module, "off_policy", "core", summary, _WIDE)
+def _actor_critic(algo: str, name: str, module: str, summary: str, **policy: Any) -> AlgorithmInfo:
+    """Networks of the off-policy actor-critic algorithms are as in their papers."""
+    wide = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
+    return _own(algo, name, module, summary, {**wide, **policy})
 
 
 _TABLE = (
-    AlgorithmInfo("a2c", "A2C", "a2c", "on_policy", "core", "Advantage actor-critic: one step per short rollout."),
+    _own("a2c", "A2C", "a2c", "Advantage actor-critic: one step per short rollout."),
     _dqn("c51", "C51", "DQN over a categorical distribution of returns."),
-    AlgorithmInfo(
+    _actor_critic(
         "crossq",
         "CrossQ",
         "crossq",
-        "off_policy",
-        "core",
         "SAC with batch renormalisation and without target networks.",
-        {**_WIDE, "critic_hidden_sizes": (1024, 1024)},
+        critic_hidden_sizes=(1024, 1024),
     ),
     _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
     _actor_critic("discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions."),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
-    AlgorithmInfo(
-        "dqn", "DQN", "dqn", "off_policy", "core", "Deep Q-learning with replay; every extension is a switch."
-    ),
+    _own("dqn", "DQN", "dqn", "Deep Q-learning with replay; every extension is a switch."),
     _actor_critic("droq", "DroQ", "sac_variants", "SAC with dropout critics, for many updates per step."),
     _dqn("dueling_dqn", "DuelingDQN", "DQN with separate value and advantage streams."),
     _dqn("iqn", "IQN", "DQN over implicit quantiles of the return."),
@@ -70,32 +99,95 @@ _TABLE = (
     _dqn("prioritized_dqn", "PrioritizedDQN", "DQN with prioritised replay."),
     _dqn("qr_dqn", "QRDQN", "DQN over fixed quantiles of the return."),
     _dqn("rainbow", "Rainbow", "DQN with six extensions at once."),
-    AlgorithmInfo("ppo", "PPO", "ppo", "on_policy", "core", "Proximal policy optimisation: the dependable default."),
+    _own("ppo", "PPO", "ppo", "Proximal policy optimisation: the dependable default."),
     _actor_critic("redq", "REDQ", "sac_variants", "SAC with an ensemble of critics, for many updates per step."),
     _actor_critic("sac", "SAC", "sac", "Soft actor-critic: continuous control with learned entropy."),
     _actor_critic("td3", "TD3", "td3", "Twin delayed DDPG: clipped double critics, smoothed targets."),
     _actor_critic("tqc", "TQC", "tqc", "SAC with quantile critics whose largest quantiles are left out."),
-    AlgorithmInfo("trpo", "TRPO", "trpo", "on_policy", "core", "Natural gradient steps inside a trust region."),
+    _own("trpo", "TRPO", "trpo", "Natural gradient steps inside a trust region."),
 )
-ALGORITHMS: dict[str, AlgorithmInfo] = {info.id: info for info in _TABLE}
+BUILT_IN: dict[str, AlgorithmInfo] = {info.id: info for info in sorted(_TABLE, key=lambda info: info.id)}
+"""The package's own algorithms."""
+
+
+def describe_algorithm(
+    algo: str,
+    rule: str | type[Algorithm[Any, Any]],
+    *,
+    name: str | None = None,
+    summary: str | None = None,
+    policy: Mapping[str, Any] | None = None,
+) -> AlgorithmInfo:
+    """The entry of an algorithm that is not ours; what is not given is read from its class."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", algo):
+        raise ConfigError(f"{algo!r} cannot be the id of an algorithm: use snake case, such as td3_bc")
+    build_dataclass(PolicyConfig, policy or {}, "policy")
+    if isinstance(rule, str):
+        class_name, about = checked_reference(rule).rpartition(":")[2], f"The algorithm {rule}."
+    else:
+        class_name, about = _checked_rule(rule).__name__, (inspect.getdoc(rule) or f"{rule.__name__}.").splitlines()[0]
+    name = name or class_name.removesuffix("Algorithm") or class_name
+    return AlgorithmInfo(algo, name, rule, "external", summary or about, dict(policy or {}))
+
+
+def trainer_kind(rule: type[Algorithm[Any, Any]]) -> TrainerKind:
+    """Which training loop drives an update rule: that of its base class."""
+    from rl_training.algorithms.off_policy import BatchAlgorithm, OffPolicyAlgorithm
+    from rl_training.algorithms.on_policy import OnPolicyAlgorithm
+
+    if issubclass(rule, OnPolicyAlgorithm):
+        return "on_policy"
+    if issubclass(rule, OffPolicyAlgorithm):
+        return "off_policy"
+    if issubclass(rule, BatchAlgorithm):  # it learns, and does not explore
+        return "offline"
+    raise ConfigError(
+        f"{rule.__name__} must be derived from OnPolicyAlgorithm, OffPolicyAlgorithm or BatchAlgorithm: that decides which loop "
+        "trains it"
+    )
+
+
+def _checked_rule(rule: Any) -> type[Algorithm[Any, Any]]:
+    from rl_training.algorithms.base import Algorithm
+
+    if not (isinstance(rule, type) and issubclass(rule, Algorithm)):
+        raise ConfigError(f"an algorithm is a class derived from rl_training.algorithms.base.Algorithm, not {rule!r}")
+    trainer_kind(rule)
+    if not is_dataclass(getattr(rule, "config_class", None)):
+        raise ConfigError(f"{rule.__name__}.config_class must be a dataclass with the algorithm's hyperparameters")
+    if missing := sorted(getattr(rule, "__abstractmethods__", ())):
+        raise ConfigError(f"{rule.__name__} lacks {', '.join(missing)}")
+    return rule
+
+
+def _accept(algo: str, thing: Any) -> AlgorithmInfo:
+    return thing if isinstance(thing, AlgorithmInfo) else describe_algorithm(algo, thing)
+
+
+ALGORITHMS: Registry[AlgorithmInfo] = Registry(
+    "algorithm",
+    "axiomrl.algorithms",
+    accept=_accept,
+    way_out="\nAn algorithm of your own must be registered first (rl_training.register_algorithm); on the command line, name the "
+    "module or file that does it: --import MODULE_OR_FILE",
+)
+for _info in BUILT_IN.values():
+    ALGORITHMS.register(_info.id, _info)
 
 
 def algorithm_ids() -> list[str]:
-    """All ids, sorted."""
-    return sorted(ALGORITHMS)
+    """All ids, sorted: ours, registered ones, and those of installed packages."""
+    return ALGORITHMS.names()
 
 
 def algorithm_info(algo: str, where: str | None = None) -> AlgorithmInfo:
     """The entry of one algorithm; `where` is the place of the name, for the error message."""
     try:
         return ALGORITHMS[algo]
-    except KeyError:
-        place = f"{where}: key 'algo': " if where else ""
-        hint = did_you_mean(algo, ALGORITHMS) or f"; known: {', '.join(algorithm_ids())}"
-        raise ConfigError(f"{place}unknown algorithm {algo!r}{hint}") from None
+    except ConfigError as error:
+        raise (ConfigError(f"{where}: key 'algo': {error}") if where else error) from None
 
 
 def load(algo: str) -> Any:
     """The algorithm's class; this imports torch."""
-    info = algorithm_info(algo)
-    return getattr(importlib.import_module(f"rl_training.algorithms.{info.module}"), info.name)
+    return algorithm_info(algo).load()

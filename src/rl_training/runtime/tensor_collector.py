@@ -18,9 +18,9 @@ from torch import Tensor
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.builtin.tensor_envs import TensorVectorEnv
 from rl_training.envs.contract import EnvStepper
-from rl_training.execution.executor import Executor
+from rl_training.execution.executor import Executor, compare
 from rl_training.execution.graphs import aside, recorded_graph
-from rl_training.execution.owned import Owned, Watch
+from rl_training.execution.owned import Owned, Undo, Watch
 from rl_training.policies.policy import Policy
 from rl_training.runtime.collector import EpisodeStatistics, RolloutCollector
 from rl_training.utils.spaces import Array
@@ -155,15 +155,23 @@ class TensorRolloutCollector(RolloutCollector):
                 self._play()
             self._played += 1
             if self._played >= WARM_UP_CALLS:
-                owned = Owned(self.policy)
-                self._graph, self._watch = self._record(), owned.watch(owned.tensors)
+                self._record()
         else:
             with self.timer.stage("env"):  # with inference and buffer: they are one graph
                 self._graph.replay()
 
-    def _record(self) -> torch.cuda.CUDAGraph:
-        generators = (self.generator, self.envs.generator)
-        return recorded_graph(self._play, generators, torch.cuda.Stream(self.device))[0]
+    def _record(self) -> None:
+        """Records a rollout, and compares its replay with a rollout as written before it is used."""
+        policy, undo = Owned(self.policy), Undo(Owned(self), self.generator, self.envs.generator)
+        graph, _ = recorded_graph(self._play, (self.generator, self.envs.generator), torch.cuda.Stream(self.device))
+        self._play()
+        written = undo.values()
+        undo()
+        graph.replay()
+        replayed = undo.values()
+        undo()
+        compare(None, (None, written), (None, replayed), undo.before())
+        self._graph, self._watch = graph, policy.watch(policy.tensors)
 
     def state_dict(self) -> dict[str, Any]:
         self.stepper.obs = self._last_obs.cpu().numpy()  # the stepper was not asked to step
@@ -186,8 +194,8 @@ def rollout_collector(
 ) -> RolloutCollector:
     """The collector for this kind of environments: on the device if they live where the buffer does, else through NumPy.
 
-    A wrapped tensor environment goes through NumPy, because wrappers change what it says, and so does one for a policy with a
-    memory. `common` is what every collector takes.
+    A wrapped tensor environment goes through NumPy, because wrappers change what it says; so does one for a policy with a memory.
+    `common` is what every collector takes.
     """
     envs = stepper.envs
     stateless = policy.initial_state(stepper.num_envs) is None

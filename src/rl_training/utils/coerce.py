@@ -189,7 +189,8 @@ def _coerce(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...] = ())
         return _coerce_choice(value, typing.get_args(annotation), key)
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
-            raise _WrongType(key, f"expected a {type_name(annotation)} such as [64, 64], got {show(value)}")
+            example = " such as [64, 64]" if _unwrap(typing.get_args(annotation)[0])[0] is int else ""
+            raise _WrongType(key, f"expected a {type_name(annotation)}{example}, got {show(value)}")
         item_type = typing.get_args(annotation)[0]
         return origin(_coerce(item, item_type, f"{key}[{index}]", rules) for index, item in enumerate(value))
     if origin is dict:

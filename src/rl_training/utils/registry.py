@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.metadata
-import pkgutil
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from rl_training.utils.coerce import did_you_mean
@@ -27,17 +27,17 @@ class Registry(Generic[T]):
         unknown name ends with."""
         self.kind, self.group, self.way_out = kind, group, way_out
         self.things: dict[str, T | str] = {}
+        """What was registered, by name."""
         self._accept = accept
+        self._loaded: dict[str, T] = {}  # by "module:attribute"
 
     def register(self, name: str, thing: Any) -> None:
         """Makes a thing known. The same one may be registered again, another one under a name that is taken may not."""
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
             raise ConfigError(f"{name!r} cannot be the name of {_a(self.kind)}: use letters, digits and underscores")
-        if isinstance(thing, str) and not re.fullmatch(r"[\w.]+:[\w.]+", thing):
-            raise ConfigError(f'expected a class or the text "module:Class", got {thing!r}')
-        kept = thing if isinstance(thing, str) else self._accept(name, thing)
+        kept = checked_reference(thing) if isinstance(thing, str) else self._accept(name, thing)
         known = self.things.get(name)
-        if known is not None and known != kept and _origin(known) != _origin(kept):
+        if known is not None and not self._origins(known) & self._origins(kept):
             raise ConfigError(
                 f"{_a(self.kind)} named {name!r} is registered already: {_origin(known)}. Choose another name for {_origin(kept)}"
             )
@@ -49,14 +49,16 @@ class Registry(Generic[T]):
         if thing is None:
             if (entry := self._entry_points().get(name)) is None:
                 return None
-            package = entry.dist.name if entry.dist is not None else entry.module
-            loaded = self._imported(name, entry.load, f"the installed package {package}")
+            loaded = self._imported(name, entry.load, f"the installed package {_package(entry)}")
             if name not in self.things:  # a module may register what is in it by itself
                 self.register(name, loaded)
             return self.find(name)
         if isinstance(thing, str):
-            loaded = self._imported(name, partial(pkgutil.resolve_name, thing), thing)
-            thing = self.things[name] = self._accept(name, loaded)
+            if thing not in self._loaded:
+                reference = thing
+                loaded = self._imported(name, lambda: import_reference(reference), reference)
+                self._loaded[reference] = self._accept(name, loaded)
+            return self._loaded[thing]
         return thing
 
     def __getitem__(self, name: str) -> T:
@@ -66,9 +68,17 @@ class Registry(Generic[T]):
             raise ConfigError(f"unknown {self.kind} {name!r}{hint}{self.way_out}")
         return thing
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.things or name in self._entry_points()
+
     def names(self) -> list[str]:
         """All names, sorted, those of installed packages too. Nothing is imported."""
         return sorted({*self.things, *self._entry_points()})
+
+    def _origins(self, thing: T | str) -> set[str]:
+        """The "module:attribute"s that a thing goes by: a module that is loaded anew gives other objects of the same origin."""
+        loaded = self._loaded.get(thing) if isinstance(thing, str) else None
+        return {_origin(one) for one in (thing, loaded) if one is not None}
 
     def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
         return {entry.name: entry for entry in importlib.metadata.entry_points(group=self.group)}
@@ -80,13 +90,25 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} {name!r} cannot be imported from {source}: {error}") from error
 
 
+def checked_reference(text: str) -> str:
+    """The text itself, if it has the form "module:attribute"."""
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise ConfigError(f'expected a class or the text "module:Class", got {text!r}')
+    return text
+
+
+def import_reference(text: str) -> Any:
+    """What "module:attribute" stands for; ImportError or AttributeError if it is not there."""
+    module, _, path = text.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+
+
 def _origin(thing: Any) -> str:
-    """Where a thing comes from, as "module:attribute"; a module that is loaded anew gives other objects of the same origin."""
-    if isinstance(thing, str):
-        return thing
-    if isinstance(thing, type):
-        return f"{thing.__module__}:{thing.__qualname__}"
-    return str(thing)
+    return f"{thing.__module__}:{thing.__qualname__}" if isinstance(thing, type) else str(thing)
+
+
+def _package(entry: importlib.metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.module
 
 
 def _a(kind: str) -> str:

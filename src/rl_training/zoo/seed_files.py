@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training._version import __version__
 from rl_training.experiment.run.metadata import versions
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
+from rl_training.version import __version__
 
 IDENTITY, RESULTS = "benchmark.json", "results"
 PACKAGE = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
-from rl_training.algorithms.a2c import A2C, a2c_loss
+from rl_training.algorithms.a2c import A2CAlgorithm, a2c_loss
 from rl_training.algorithms.on_policy import normalized
 from rl_training.execution.optimizers import RMSprop
 from rl_training.utils.errors import NonFiniteError
@@ -29,7 +29,7 @@ def test_loss_by_hand() -> None:
     assert entropy.grad is not None and entropy.grad.tolist() == pytest.approx([-0.05, -0.05]), "a bonus"
 
 
-def _manual_gradients(algorithm: A2C, seed: int, normalize: bool) -> list[torch.Tensor]:
+def _manual_gradients(algorithm: A2CAlgorithm, seed: int, normalize: bool) -> list[torch.Tensor]:
     """Gradients of the loss on a whole rollout, without the update's own code."""
     rollout = make_rollout(algorithm, seed=seed)
     algorithm._preprocess_batch(rollout)
@@ -45,7 +45,9 @@ def _manual_gradients(algorithm: A2C, seed: int, normalize: bool) -> list[torch.
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_an_update_is_one_rmsprop_step_on_the_whole_rollout(normalize: bool) -> None:
-    algorithm = make_algorithm(A2C, learning_rate=1.0, ent_coef=0.01, max_grad_norm=1e9, normalize_advantages=normalize)
+    algorithm = make_algorithm(
+        A2CAlgorithm, learning_rate=1.0, ent_coef=0.01, max_grad_norm=1e9, normalize_advantages=normalize
+    )
     gradients = _manual_gradients(algorithm, 3, normalize)
     before = [parameter.detach().clone() for parameter in algorithm.policy.parameters()]
     algorithm.update(make_rollout(algorithm, seed=3), 0.0)
@@ -56,7 +58,7 @@ def test_an_update_is_one_rmsprop_step_on_the_whole_rollout(normalize: bool) -> 
 
 
 def test_defaults_are_those_of_the_paper() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     optimizer = algorithm.optimizer
     assert isinstance(optimizer, RMSprop)
     assert (optimizer.learning_rate.item(), optimizer.alpha, optimizer.eps) == (pytest.approx(7e-4), 0.99, 1e-5)
@@ -66,7 +68,7 @@ def test_defaults_are_those_of_the_paper() -> None:
 
 def test_schedules_at_a_given_progress() -> None:
     algorithm = make_algorithm(
-        A2C, learning_rate={"start": 1e-3, "end": 0.0}, ent_coef={"start": 0.1, "end": 0.0, "fraction": 0.5}
+        A2CAlgorithm, learning_rate={"start": 1e-3, "end": 0.0}, ent_coef={"start": 0.1, "end": 0.0, "fraction": 0.5}
     )
     metrics = algorithm.update(make_rollout(algorithm), 0.25)
     assert metrics["learning_rate"].item() == pytest.approx(7.5e-4)
@@ -77,7 +79,7 @@ def test_schedules_at_a_given_progress() -> None:
 
 
 def test_gradients_are_clipped_and_the_norm_before_is_reported() -> None:
-    algorithm = make_algorithm(A2C, max_grad_norm=0.01, learning_rate=1.0)
+    algorithm = make_algorithm(A2CAlgorithm, max_grad_norm=0.01, learning_rate=1.0)
     before = algorithm.optimizer.weights.clone()
     metrics = algorithm.update(make_rollout(algorithm), 0.0)
     left = (
@@ -87,7 +89,7 @@ def test_gradients_are_clipped_and_the_norm_before_is_reported() -> None:
 
 
 def test_metrics_are_detached_finite_scalars() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     metrics = algorithm.update(make_rollout(algorithm), 0.0)
     assert {"loss", "policy_loss", "value_loss", "entropy_loss", "grad_norm", "explained_variance"} <= set(metrics)
     for name, value in metrics.items():
@@ -95,7 +97,7 @@ def test_metrics_are_detached_finite_scalars() -> None:
 
 
 def test_a_bad_reward_stops_before_the_weights_change() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     weights = copied_weights(algorithm)
     rollout = make_rollout(algorithm)
     rollout.rewards[0, 0] = float("inf")

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from helpers.rollouts import make_algorithm, make_rollout
-from rl_training.algorithms.a2c import A2C
+from rl_training.algorithms.a2c import A2CAlgorithm
 from rl_training.algorithms.base import MetricMeans
-from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.execution.optimizers import StepReport
 from rl_training.utils.errors import CheckpointError, SpaceError
 from rl_training.utils.trees import differing_paths
@@ -28,13 +28,13 @@ from rl_training.utils.trees import differing_paths
 )
 def test_undeclared_spaces_are_refused_with_what_would_work(observation: Any, action: Any, message: str) -> None:
     with pytest.raises(SpaceError, match=f"{message}(?s:.*)It supports: .*Discrete"):
-        PPO.check_spaces(observation, action)
+        PPOAlgorithm.check_spaces(observation, action)
     with pytest.raises(SpaceError, match=message):
-        PPO(observation, action, PPO.config_class())
-    PPO.check_spaces(spaces.Box(-1, 1, (2,), np.float32), spaces.MultiBinary(2))
+        PPOAlgorithm(observation, action, PPOAlgorithm.config_class())
+    PPOAlgorithm.check_spaces(spaces.Box(-1, 1, (2,), np.float32), spaces.MultiBinary(2))
 
 
-@pytest.mark.parametrize("algorithm_class", [PPO, A2C])
+@pytest.mark.parametrize("algorithm_class", [PPOAlgorithm, A2CAlgorithm])
 def test_state_dict_brings_optimiser_and_random_stream_back(algorithm_class: Any) -> None:
     trained = make_algorithm(algorithm_class, seed=1)
     trained.update(make_rollout(trained), 0.0)
@@ -49,7 +49,7 @@ def test_state_dict_brings_optimiser_and_random_stream_back(algorithm_class: Any
 
 
 def test_optimiser_state_that_does_not_fit_is_refused() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     algorithm.update(make_rollout(algorithm), 0.0)
     other_name = copy.deepcopy(algorithm.state_dict())
     other_name["optimizers"] = {"critic": other_name["optimizers"]["policy"]}
@@ -64,7 +64,7 @@ def test_optimiser_state_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_random_stream_and_first_weights_come_from_the_seed() -> None:
-    one, same, other = (make_algorithm(PPO, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (make_algorithm(PPOAlgorithm, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one.generator.get_state(), same.generator.get_state())
     assert not torch.equal(one.generator.get_state(), other.generator.get_state())
     assert differing_paths(one.policy.state_dict(), same.policy.state_dict()) == []

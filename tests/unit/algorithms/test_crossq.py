@@ -14,10 +14,10 @@ from torch import Tensor
 
 from helpers.exploring import explored
 from helpers.gradients import first_gradient_of
-from rl_training.algorithms.crossq import CrossQ, CrossQConfig
+from rl_training.algorithms.crossq import CrossQAlgorithm, CrossQConfig
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss
-from rl_training.algorithms.sac import SAC
-from rl_training.algorithms.td3 import TD3
+from rl_training.algorithms.sac import SACAlgorithm
+from rl_training.algorithms.td3 import TD3Algorithm
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.batch_renorm import BatchRenorm
 from rl_training.policies.policy_config import PolicyConfig
@@ -28,14 +28,16 @@ BOX = spaces.Box(-10, 10, (1,))
 NEXT_ACTION = 0.5
 
 
-def make(policy: PolicyConfig = LINEAR, seed: int = 0, **settings: Any) -> CrossQ:
+def make(policy: PolicyConfig = LINEAR, seed: int = 0, **settings: Any) -> CrossQAlgorithm:
     config = CrossQConfig(**{"ent_coef": 0.0, **settings})
-    CrossQ.check_config(config, 1)
-    return CrossQ(BOX, spaces.Box(-1, 1, (1,)), config, policy, seed=seed)
+    CrossQAlgorithm.check_config(config, 1)
+    return CrossQAlgorithm(BOX, spaces.Box(-1, 1, (1,)), config, policy, seed=seed)
 
 
 @torch.no_grad()
-def set_linear(algorithm: CrossQ, critics: list[list[float]], biases: list[float], slope: float = 0.0) -> CrossQ:
+def set_linear(
+    algorithm: CrossQAlgorithm, critics: list[list[float]], biases: list[float], slope: float = 0.0
+) -> CrossQAlgorithm:
     """Critic n becomes critics[n] · (ŝ, â) + biases[n], the actor tanh(slope · ŝ + atanh ½) without noise."""
     output: Any = algorithm.policy.critics.output
     output.weight.copy_(torch.tensor(critics).unsqueeze(-1))
@@ -83,7 +85,7 @@ TARGETS = [1 + 0.5 * min(NEXT_Q[0][0], NEXT_Q[1][0]), -1 + 0.25 * min(NEXT_Q[0][
 ERRORS = torch.tensor(Q) - torch.tensor(TARGETS)
 
 
-def critic_loss(algorithm: CrossQ) -> CriticLoss:
+def critic_loss(algorithm: CrossQAlgorithm) -> CriticLoss:
     batch = make_batch()
     return algorithm._critic_loss(batch, batch.obs, algorithm.generator)
 
@@ -237,7 +239,7 @@ def test_adam_of_actor_and_critics() -> None:
     assert make(adam_beta1=0.75).actor_optimizer.beta1 == 0.75
 
 
-@pytest.mark.parametrize("algorithm", [SAC, TD3, CrossQ])
+@pytest.mark.parametrize("algorithm", [SACAlgorithm, TD3Algorithm, CrossQAlgorithm])
 def test_critics_may_have_their_own_widths(algorithm: Any) -> None:
     for sizes, expected in (((7, 5), [7, 5]), ((), []), (None, [3])):
         config = PolicyConfig(hidden_sizes=(3,), critic_hidden_sizes=sizes)
@@ -264,4 +266,4 @@ def test_state_is_restored_exactly_across_the_warm_up() -> None:
 
 def test_discrete_actions_are_refused() -> None:
     with pytest.raises(SpaceError, match="CrossQ does not support Discrete action spaces"):
-        CrossQ(BOX, spaces.Discrete(2), CrossQConfig())
+        CrossQAlgorithm(BOX, spaces.Discrete(2), CrossQConfig())

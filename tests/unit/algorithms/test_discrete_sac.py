@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers.exploring import explored
 from helpers.gradients import first_gradient_of
-from rl_training.algorithms.discrete_sac import DiscreteSAC, DiscreteSACConfig, expected_soft_value
+from rl_training.algorithms.discrete_sac import DiscreteSACAlgorithm, DiscreteSACConfig, expected_soft_value
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError, SpaceError
@@ -24,16 +24,16 @@ TABLE = PolicyConfig(hidden_sizes=(), orthogonal_init=False)
 PROBS = [[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]]
 
 
-def make(**settings: Any) -> DiscreteSAC:
+def make(**settings: Any) -> DiscreteSACAlgorithm:
     config = DiscreteSACConfig(**settings)
-    DiscreteSAC.check_config(config, 1)
-    algorithm = DiscreteSAC(spaces.Discrete(2), spaces.Discrete(3), config, TABLE)
+    DiscreteSACAlgorithm.check_config(config, 1)
+    algorithm = DiscreteSACAlgorithm(spaces.Discrete(2), spaces.Discrete(3), config, TABLE)
     set_actor(algorithm, PROBS)
     return algorithm
 
 
 @torch.no_grad()
-def set_actor(algorithm: DiscreteSAC, probs: list[list[float]]) -> None:
+def set_actor(algorithm: DiscreteSACAlgorithm, probs: list[list[float]]) -> None:
     """Makes probs[s] the policy in state s; the logits are shifted, which must not matter."""
     linear = algorithm.policy.actor.network[0]  # type: ignore[index, union-attr]
     linear.weight.copy_(torch.tensor(probs).log().T)
@@ -65,7 +65,7 @@ TARGETS = [1 + 0.5 * (3 + ALPHA * ENTROPY), 2.0, -1 + 0.25 * (0 + ALPHA * ENTROP
 TAKEN = [[2.0, 8.0, 1.0], [1.0, 6.0, 2.0]]
 
 
-def on_tables(**settings: Any) -> DiscreteSAC:
+def on_tables(**settings: Any) -> DiscreteSACAlgorithm:
     algorithm = make(**{"ent_coef": ALPHA, **settings})
     set_critics(algorithm.policy.critics, ONLINE)
     set_critics(algorithm.target_critics, TARGET)
@@ -124,7 +124,7 @@ class TestCritics:
 
 
 class TestActor:
-    def actor_gradient(self, algorithm: DiscreteSAC) -> tuple[dict[str, Tensor], Tensor]:
+    def actor_gradient(self, algorithm: DiscreteSACAlgorithm) -> tuple[dict[str, Tensor], Tensor]:
         metrics = algorithm._update_actor(make_batch(ROWS), torch.eye(2), algorithm.generator)
         weight = algorithm.policy.actor.network[0].weight  # type: ignore[index, union-attr]
         return metrics, first_gradient_of(algorithm.actor_optimizer, weight).T
@@ -221,7 +221,7 @@ def test_state_is_restored_exactly() -> None:
 
 def test_other_spaces_and_bad_settings_are_refused() -> None:
     with pytest.raises(SpaceError, match="DiscreteSAC does not support Box action spaces"):
-        DiscreteSAC(spaces.Discrete(2), spaces.Box(-1, 1, (1,)), DiscreteSACConfig())
+        DiscreteSACAlgorithm(spaces.Discrete(2), spaces.Box(-1, 1, (1,)), DiscreteSACConfig())
     with pytest.raises(ConfigError, match="target_entropy_scale"):
         DiscreteSACConfig(target_entropy_scale=1.5)
     with pytest.raises(ConfigError, match="noise_correlation"):

@@ -16,7 +16,7 @@ from torch import Tensor
 from helpers.exploring import explored
 from helpers.gradients import first_gradient
 from rl_training.algorithms import dqn_variants as variants
-from rl_training.algorithms.dqn import DQN, DQNConfig
+from rl_training.algorithms.dqn import DQNAlgorithm, DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
 from rl_training.execution.executor import Execution
 from rl_training.policies.policy_config import PolicyConfig
@@ -30,7 +30,7 @@ TABLE = PolicyConfig(hidden_sizes=())
 
 
 def make(
-    algorithm: type[DQN] = DQN,
+    algorithm: type[DQNAlgorithm] = DQNAlgorithm,
     policy: PolicyConfig = TABLE,
     seed: int = 0,
     execution: Execution = "auto",
@@ -200,7 +200,7 @@ class TestDistributions:
         torch.testing.assert_close(metrics["loss"], (priorities * torch.tensor(weights)).mean())
 
 
-class Watching(DQN):
+class Watching(DQNAlgorithm):
     """Notes each forward pass of an update: which network, which fractions, which noise."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -260,7 +260,7 @@ class TestTargetNetwork:
         return algorithm
 
     def test_it_begins_as_a_copy(self) -> None:
-        algorithm = make(variants.Rainbow)
+        algorithm = make(variants.RainbowAlgorithm)
         assert differing_paths(weights_of(algorithm.policy), weights_of(algorithm.target)) == []
 
     def test_hard_updates_at_the_interval_only(self) -> None:
@@ -331,19 +331,19 @@ class TestExploration:
 
 
 BIG = PolicyConfig(hidden_sizes=(16, 16))
-VARIANTS: dict[str, tuple[type[DQN], dict[str, Any]]] = {
-    "dqn": (DQN, {}),
-    "double": (variants.DoubleDQN, {}),
-    "dueling": (variants.DuelingDQN, {}),
-    "noisy": (variants.NoisyDQN, {}),
-    "prioritized": (variants.PrioritizedDQN, {}),
-    "n_step": (variants.NStepDQN, {}),
-    "c51": (variants.C51, {}),
-    "qr_dqn": (variants.QRDQN, {"num_quantiles": 8}),
-    "iqn": (variants.IQN, {"num_taus": 8, "num_target_taus": 8}),
-    "rainbow": (variants.Rainbow, {}),
-    "munchausen": (DQN, {"munchausen": True}),
-    "polyak": (DQN, {"target_update_interval": 0, "tau": 0.1}),
+VARIANTS: dict[str, tuple[type[DQNAlgorithm], dict[str, Any]]] = {
+    "dqn": (DQNAlgorithm, {}),
+    "double": (variants.DoubleDQNAlgorithm, {}),
+    "dueling": (variants.DuelingDQNAlgorithm, {}),
+    "noisy": (variants.NoisyDQNAlgorithm, {}),
+    "prioritized": (variants.PrioritizedDQNAlgorithm, {}),
+    "n_step": (variants.NStepDQNAlgorithm, {}),
+    "c51": (variants.C51Algorithm, {}),
+    "qr_dqn": (variants.QRDQNAlgorithm, {"num_quantiles": 8}),
+    "iqn": (variants.IQNAlgorithm, {"num_taus": 8, "num_target_taus": 8}),
+    "rainbow": (variants.RainbowAlgorithm, {}),
+    "munchausen": (DQNAlgorithm, {"munchausen": True}),
+    "polyak": (DQNAlgorithm, {"target_update_interval": 0, "tau": 0.1}),
 }
 PROCESS = [(0, 0, 0.0, 0, 0.5), (0, 1, 1.0, 1, 0.5), (1, 0, -1.0, 0, 0.5), (1, 1, 4.0, 1, 0.0)]
 """Two states; action 1 in state 1 ends the episode. γ = ½."""
@@ -411,7 +411,7 @@ def test_state_comes_back_exactly(name: str) -> None:
 def test_the_seed_decides_weights_and_draws() -> None:
     runs = []
     for seed in (0, 0, 1):
-        algorithm = make(variants.Rainbow, BIG, seed=seed)
+        algorithm = make(variants.RainbowAlgorithm, BIG, seed=seed)
         algorithm.update(make_batch(PROCESS), 0.0)
         runs.append(weights_of(algorithm.policy))
     assert differing_paths(runs[0], runs[1]) == [] and differing_paths(runs[0], runs[2]) != []
@@ -449,7 +449,7 @@ def test_a_loss_that_is_not_finite_changes_no_weight(distribution: str) -> None:
 )
 def test_settings_that_do_not_fit_together(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        DQN.check_config(DQNConfig(**settings), 1)
+        DQNAlgorithm.check_config(DQNConfig(**settings), 1)
 
 
 @pytest.mark.parametrize(
@@ -462,22 +462,22 @@ def test_settings_out_of_range(settings: dict[str, Any]) -> None:
 
 def test_continuous_actions_are_refused() -> None:
     with pytest.raises(SpaceError, match="Discrete"):
-        DQN(spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32), DQNConfig())
+        DQNAlgorithm(spaces.Discrete(2), spaces.Box(-1, 1, (1,), np.float32), DQNConfig())
 
 
 @pytest.mark.parametrize(
     ("algorithm", "changed"),
     [
-        (variants.DoubleDQN, {"double": True}),
-        (variants.DuelingDQN, {"dueling": True}),
-        (variants.NoisyDQN, {"noisy": True}),
-        (variants.PrioritizedDQN, {"prioritized": True}),
-        (variants.NStepDQN, {"n_step": 3}),
-        (variants.C51, {"distribution": "categorical", "adam_eps": 0.01 / 32}),
-        (variants.QRDQN, {"distribution": "quantile", "adam_eps": 0.01 / 32}),
-        (variants.IQN, {"distribution": "implicit", "adam_eps": 0.01 / 32}),
+        (variants.DoubleDQNAlgorithm, {"double": True}),
+        (variants.DuelingDQNAlgorithm, {"dueling": True}),
+        (variants.NoisyDQNAlgorithm, {"noisy": True}),
+        (variants.PrioritizedDQNAlgorithm, {"prioritized": True}),
+        (variants.NStepDQNAlgorithm, {"n_step": 3}),
+        (variants.C51Algorithm, {"distribution": "categorical", "adam_eps": 0.01 / 32}),
+        (variants.QRDQNAlgorithm, {"distribution": "quantile", "adam_eps": 0.01 / 32}),
+        (variants.IQNAlgorithm, {"distribution": "implicit", "adam_eps": 0.01 / 32}),
         (
-            variants.Rainbow,
+            variants.RainbowAlgorithm,
             {
                 "double": True,
                 "dueling": True,
@@ -492,7 +492,7 @@ def test_continuous_actions_are_refused() -> None:
         ),
     ],
 )
-def test_variants_are_dqn_with_other_defaults(algorithm: type[DQN], changed: dict[str, Any]) -> None:
+def test_variants_are_dqn_with_other_defaults(algorithm: type[DQNAlgorithm], changed: dict[str, Any]) -> None:
     plain, config = asdict(DQNConfig()), asdict(algorithm.config_class())
     assert {name: value for name, value in config.items() if value != plain[name]} == changed
     assert set(vars(algorithm)) <= {
@@ -507,7 +507,7 @@ def test_variants_are_dqn_with_other_defaults(algorithm: type[DQN], changed: dic
 
 def test_normalised_observations_reach_both_networks() -> None:
     space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    algorithm = DQN(space, spaces.Discrete(2), DQNConfig(), normalize_observations=True)
+    algorithm = DQNAlgorithm(space, spaces.Discrete(2), DQNConfig(), normalize_observations=True)
     data = 5 + torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     before = algorithm.policy.q_values(data)
     algorithm.update_statistics(data)

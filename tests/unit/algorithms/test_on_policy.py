@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from helpers.rollouts import make_algorithm, make_rollout
-from rl_training.algorithms.a2c import A2C
+from rl_training.algorithms.a2c import A2CAlgorithm
 from rl_training.algorithms.on_policy import as_metrics, explained_variance, normalized
-from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.utils.trees import differing_paths
 
@@ -19,7 +19,7 @@ NORMALIZED = {"normalize_observations": True, "normalize_rewards": True}
 
 
 def test_truncated_episodes_bootstrap_from_their_final_observation() -> None:
-    algorithm = make_algorithm(PPO, gamma=0.5, gae_lambda=0.0)
+    algorithm = make_algorithm(PPOAlgorithm, gamma=0.5, gae_lambda=0.0)
     rollout = make_rollout(
         algorithm,
         3,
@@ -43,7 +43,7 @@ def test_truncated_episodes_bootstrap_from_their_final_observation() -> None:
 
 
 def test_values_and_log_probs_are_those_of_the_acting_policy() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     rollout = make_rollout(algorithm)
     with torch.no_grad():
         distribution, values = algorithm.policy(rollout.flat_obs())
@@ -54,7 +54,7 @@ def test_values_and_log_probs_are_those_of_the_acting_policy() -> None:
 
 
 def test_reward_scaling_by_hand() -> None:
-    algorithm = make_algorithm(A2C, gamma=0.5, env={"normalize_rewards": True})
+    algorithm = make_algorithm(A2CAlgorithm, gamma=0.5, env={"normalize_rewards": True})
     rollout = make_rollout(
         algorithm, 3, 2, rewards=[[4.0, 0.0], [2.0, 8.0], [2.0, 0.0]], terminated=[[0, 0], [0, 1], [0, 0]]
     )
@@ -70,14 +70,14 @@ def test_reward_scaling_by_hand() -> None:
 
 
 def test_without_reward_scaling_rewards_stay_as_they_are() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     rollout = make_rollout(algorithm, rewards=[[100.0, -3.0]] * 8)
     algorithm.update(rollout, 0.0)
     assert rollout.rewards.tolist() == [[100.0, -3.0]] * 8
 
 
 def test_invalid_steps_count_neither_for_rewards_nor_for_observations() -> None:
-    algorithm = make_algorithm(A2C, gamma=0.0, env=NORMALIZED)
+    algorithm = make_algorithm(A2CAlgorithm, gamma=0.0, env=NORMALIZED)
     rollout = make_rollout(algorithm, 2, 2, rewards=[[1.0, 3.0], [50.0, 5.0]], valid=[[1, 1], [0, 1]])
     rollout.obs[1, 0] = 1e6
     valid_obs = rollout.obs.flatten(0, 1)[[0, 1, 3]].double()
@@ -91,7 +91,7 @@ def test_invalid_steps_count_neither_for_rewards_nor_for_observations() -> None:
     torch.testing.assert_close(moments.var, valid_obs.var(0, correction=0))
 
 
-class Watching(PPO):
+class Watching(PPOAlgorithm):
     """Notes the observation statistics at every step."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -122,12 +122,12 @@ def test_observation_statistics_stand_still_during_an_update_and_move_after_it()
 
 
 def test_running_returns_are_part_of_the_state() -> None:
-    whole = make_algorithm(A2C, env=NORMALIZED)
+    whole = make_algorithm(A2CAlgorithm, env=NORMALIZED)
     whole.update(make_rollout(whole, seed=1), 0.0)
-    resumed = make_algorithm(A2C, env=NORMALIZED)
+    resumed = make_algorithm(A2CAlgorithm, env=NORMALIZED)
     resumed.policy.load_state_dict(whole.policy.state_dict())
     resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    forgetful = make_algorithm(A2C, env=NORMALIZED)
+    forgetful = make_algorithm(A2CAlgorithm, env=NORMALIZED)
     forgetful.policy.load_state_dict(whole.policy.state_dict())
     forgetful.load_state_dict({**copy.deepcopy(whole.state_dict()), "running_returns": None})
     for algorithm in (whole, resumed, forgetful):
@@ -144,7 +144,7 @@ def test_first_weights_do_not_depend_on_threads_or_on_the_global_generator() -> 
             torch.manual_seed(global_seed)
             expected = torch.rand(1)
             torch.manual_seed(global_seed)
-            made.append(make_algorithm(PPO, seed=4).policy.state_dict())
+            made.append(make_algorithm(PPOAlgorithm, seed=4).policy.state_dict())
             assert torch.get_num_threads() == count and torch.equal(torch.rand(1), expected), "both are put back"
     finally:
         torch.set_num_threads(threads)
@@ -152,7 +152,7 @@ def test_first_weights_do_not_depend_on_threads_or_on_the_global_generator() -> 
 
 
 def test_an_update_needs_the_observations_after_the_last_step() -> None:
-    algorithm = make_algorithm(A2C)
+    algorithm = make_algorithm(A2CAlgorithm)
     rollout: RolloutBuffer = make_rollout(algorithm)
     rollout.last_obs = None
     with pytest.raises(AssertionError, match="last_obs"):

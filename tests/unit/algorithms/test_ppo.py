@@ -11,7 +11,7 @@ from torch import Tensor
 
 import rl_training.algorithms.ppo as ppo_module
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
-from rl_training.algorithms.ppo import PPO, PPOConfig, ppo_loss
+from rl_training.algorithms.ppo import PPOAlgorithm, PPOConfig, ppo_loss
 from rl_training.utils.errors import ConfigError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 
@@ -84,7 +84,7 @@ def test_the_loss_is_the_weighted_sum_of_its_terms() -> None:
 @pytest.mark.parametrize("progress, share", [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0)])
 def test_schedules_at_a_given_progress(progress: float, share: float) -> None:
     algorithm = make_algorithm(
-        PPO,
+        PPOAlgorithm,
         learning_rate={"start": 1e-3, "end": 0.0},
         clip_coef={"start": 0.4, "end": 0.2},
         ent_coef={"start": 0.1, "end": 0.0, "fraction": 0.5},
@@ -102,7 +102,7 @@ def test_schedules_at_a_given_progress(progress: float, share: float) -> None:
 def test_scheduled_coefficients_reach_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = _record_losses(monkeypatch)
     algorithm = make_algorithm(
-        PPO,
+        PPOAlgorithm,
         clip_coef={"start": 0.4, "end": 0.2},
         ent_coef={"start": 0.2, "end": 0.0},
         vf_coef=0.7,
@@ -119,7 +119,7 @@ def test_target_kl_stops_the_epochs() -> None:
     settings: dict[str, Any] = {"learning_rate": 0.05, "num_minibatches": 1, "update_epochs": 8}
     # With one minibatch the first epoch measures the policy that acted (KL 0) and the second what its step did.
     for target, epochs in ((1e-6, 2), (1e6, 8), (None, 8)):
-        algorithm = make_algorithm(PPO, target_kl=target, **settings)
+        algorithm = make_algorithm(PPOAlgorithm, target_kl=target, **settings)
         metrics = algorithm.update(make_rollout(algorithm), 0.0)
         assert metrics["epochs"].item() == epochs
         assert algorithm.optimizer.count.item() == epochs, "no gradient step after the stop"
@@ -127,13 +127,13 @@ def test_target_kl_stops_the_epochs() -> None:
 
 def test_recomputed_advantages_use_new_values_and_old_log_probs() -> None:
     settings: dict[str, Any] = {"learning_rate": 0.01, "num_minibatches": 1}
-    one_epoch = make_algorithm(PPO, update_epochs=1, **settings)
-    initial = make_algorithm(PPO, update_epochs=1, **settings)
+    one_epoch = make_algorithm(PPOAlgorithm, update_epochs=1, **settings)
+    initial = make_algorithm(PPOAlgorithm, update_epochs=1, **settings)
     one_epoch.update(make_rollout(one_epoch), 0.0)
 
     results = {}
     for recompute in (False, True):
-        algorithm = make_algorithm(PPO, update_epochs=2, recompute_advantages=recompute, **settings)
+        algorithm = make_algorithm(PPOAlgorithm, update_epochs=2, recompute_advantages=recompute, **settings)
         rollout = make_rollout(algorithm)
         algorithm.update(rollout, 0.0)
         results[recompute] = rollout
@@ -153,7 +153,9 @@ def test_recomputed_advantages_use_new_values_and_old_log_probs() -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 def test_advantages_are_normalised_per_minibatch(monkeypatch: pytest.MonkeyPatch, normalize: bool) -> None:
     calls = _record_losses(monkeypatch)
-    algorithm = make_algorithm(PPO, normalize_advantages=normalize, update_epochs=1, num_minibatches=2, env=EAGER)
+    algorithm = make_algorithm(
+        PPOAlgorithm, normalize_advantages=normalize, update_epochs=1, num_minibatches=2, env=EAGER
+    )
     rollout = make_rollout(algorithm, rewards=[[float(t * t), -float(t)] for t in range(8)])
     algorithm.update(rollout, 0.0)
     assert len(calls) == 2
@@ -168,7 +170,7 @@ def test_advantages_are_normalised_per_minibatch(monkeypatch: pytest.MonkeyPatch
 
 def test_before_any_step_the_new_policy_is_the_old_one() -> None:
     """The ratio is exactly 1, also with an observation normaliser: nothing of it moved since the rollout."""
-    algorithm = make_algorithm(PPO, update_epochs=1, num_minibatches=1, env={"normalize_observations": True})
+    algorithm = make_algorithm(PPOAlgorithm, update_epochs=1, num_minibatches=1, env={"normalize_observations": True})
     for seed in range(3):
         metrics = algorithm.update(make_rollout(algorithm, seed=seed), 0.0)
         assert metrics["approx_kl"].item() == pytest.approx(0.0, abs=1e-7)
@@ -180,7 +182,7 @@ def test_invalid_steps_do_not_reach_the_loss(monkeypatch: pytest.MonkeyPatch) ->
     valid = [[1, 1], [0, 1], [1, 1], [1, 0]] * 2
     results = []
     for poison in (0.0, 1e6):
-        algorithm = make_algorithm(PPO, update_epochs=1, env=EAGER)
+        algorithm = make_algorithm(PPOAlgorithm, update_epochs=1, env=EAGER)
         rollout = make_rollout(algorithm, valid=valid)
         rollout.rewards[~rollout.valid] = poison
         algorithm.update(rollout, 0.0)
@@ -190,7 +192,7 @@ def test_invalid_steps_do_not_reach_the_loss(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bad_reward_stops_before_the_weights_change() -> None:
-    algorithm = make_algorithm(PPO)
+    algorithm = make_algorithm(PPOAlgorithm)
     algorithm.update(make_rollout(algorithm), 0.0)
     weights, optimizer = copied_weights(algorithm), _copied_moments(algorithm)
     rollout = make_rollout(algorithm, seed=1)
@@ -203,12 +205,12 @@ def test_a_bad_reward_stops_before_the_weights_change() -> None:
 
 def test_more_minibatches_than_steps_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="num_minibatches is 9, but a rollout has only num_steps × num_envs = 8"):
-        PPO.check_config(PPOConfig(num_steps=4, num_minibatches=9), num_envs=2)
-    PPO.check_config(PPOConfig(num_steps=4, num_minibatches=8), num_envs=2)
+        PPOAlgorithm.check_config(PPOConfig(num_steps=4, num_minibatches=9), num_envs=2)
+    PPOAlgorithm.check_config(PPOConfig(num_steps=4, num_minibatches=8), num_envs=2)
 
 
 def test_it_learns_which_action_pays() -> None:
-    algorithm = make_algorithm(PPO, learning_rate=3e-3, ent_coef=0.0, gamma=0.0)
+    algorithm = make_algorithm(PPOAlgorithm, learning_rate=3e-3, ent_coef=0.0, gamma=0.0)
     for seed in range(30):
         rollout = make_rollout(algorithm, num_steps=32, seed=seed)
         rollout.rewards = (rollout.actions == 2).float()
@@ -218,7 +220,7 @@ def test_it_learns_which_action_pays() -> None:
     assert probability.mean() > 0.9
 
 
-def _copied_moments(algorithm: PPO) -> dict[str, Tensor]:
+def _copied_moments(algorithm: PPOAlgorithm) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in algorithm.optimizer.moments.items()}
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 
 from helpers.rollouts import make_algorithm, make_rollout
-from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.api.agent import agent_class
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
@@ -76,7 +76,7 @@ def test_every_algorithm_learns_with_short_numbers_and_keeps_long_weights(algo: 
 
 
 def test_the_ratio_of_new_to_old_starts_at_one() -> None:
-    algorithm = make_algorithm(PPO, num_minibatches=1, update_epochs=1, env={"precision": "bf16"})
+    algorithm = make_algorithm(PPOAlgorithm, num_minibatches=1, update_epochs=1, env={"precision": "bf16"})
     algorithm.policy.action_head.linear.weight.data.mul_(100)  # the first policy is nearly uniform in any precision
     metrics = algorithm.update(make_rollout(algorithm), 0.0)
     assert float(metrics["approx_kl"]) == 0.0
@@ -84,7 +84,7 @@ def test_the_ratio_of_new_to_old_starts_at_one() -> None:
 
 def test_recorded_is_the_same() -> None:
     eager, recorded = (
-        make_algorithm(PPO, num_minibatches=2, env={"precision": "bf16", "execution": execution})
+        make_algorithm(PPOAlgorithm, num_minibatches=2, env={"precision": "bf16", "execution": execution})
         for execution in ("eager", "recorded")
     )
     for seed in range(2):

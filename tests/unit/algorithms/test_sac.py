@@ -28,7 +28,7 @@ from helpers.exploring import explored
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
 from rl_training.algorithms.off_policy_actor_critic import regression_loss
-from rl_training.algorithms.sac import SAC, SACConfig, soft_target
+from rl_training.algorithms.sac import SACAlgorithm, SACConfig, soft_target
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.execution.optimizers import FlatParameters, slow_copies
 from rl_training.policies.policy_config import PolicyConfig
@@ -91,7 +91,7 @@ class TestTarget:
 
     def algorithm(self, **settings: Any) -> Any:
         """Standard normal before the tanh, whatever the state."""
-        algorithm = make(SAC, **{**STILL, "ent_coef": 0.5, **settings})
+        algorithm = make(SACAlgorithm, **{**STILL, "ent_coef": 0.5, **settings})
         set_bias(algorithm.policy.actor.head, [0.0, 0.0])
         set_critics(algorithm.policy.critics, self.online)
         set_critics(algorithm.target_critics, self.target)
@@ -113,7 +113,7 @@ class TestTarget:
         assert metrics["q"].item() == 2.0
 
     def test_the_log_probability_of_a_whole_action(self) -> None:
-        algorithm = make(SAC, actions=2, ent_coef=1.0, **STILL)
+        algorithm = make(SACAlgorithm, actions=2, ent_coef=1.0, **STILL)
         set_bias(algorithm.policy.actor.head, [0.0, 0.0, -1.0, 0.5])
         for critics in (algorithm.policy.critics, algorithm.target_critics):
             with torch.no_grad():
@@ -157,7 +157,7 @@ class TestTarget:
 
 class TestSubsets:
     def test_the_smallest_of_two_drawn_anew_for_each_target(self) -> None:
-        algorithm = make(SAC, num_critics=5, critic_subset=2, ent_coef=0.0, **STILL)
+        algorithm = make(SACAlgorithm, num_critics=5, critic_subset=2, ent_coef=0.0, **STILL)
         set_critics(algorithm.policy.critics, [(0.0, 0.0, 0.0)] * 5)
         set_critics(algorithm.target_critics, [(0.0, 0.0, float(value)) for value in (3, 1, 4, 0, 2)])
         batch = make_batch([(0.0, 0.0, 1.0, 0.0, 1.0)])
@@ -171,15 +171,15 @@ class TestSubsets:
         assert [round(seen[float(value)] / 40) for value in range(4)] == pytest.approx([4, 3, 2, 1], abs=1)
 
     def test_draws_are_without_repetition_and_from_the_own_stream(self) -> None:
-        algorithm = make(SAC, num_critics=4, critic_subset=3, seed=1)
+        algorithm = make(SACAlgorithm, num_critics=4, critic_subset=3, seed=1)
         draws = [tuple(sorted(algorithm._subset(algorithm.generator).tolist())) for _ in range(200)]
         assert set(draws) == {(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)}
-        again = make(SAC, num_critics=4, critic_subset=3, seed=1)
+        again = make(SACAlgorithm, num_critics=4, critic_subset=3, seed=1)
         assert draws == [tuple(sorted(again._subset(again.generator).tolist())) for _ in range(200)]
 
     @pytest.mark.parametrize("size", [None, 3])
     def test_all_of_them_need_no_draw(self, size: int | None) -> None:
-        algorithm = make(SAC, num_critics=3, critic_subset=size)
+        algorithm = make(SACAlgorithm, num_critics=3, critic_subset=size)
         before = algorithm.generator.get_state()
         assert algorithm._subset(algorithm.generator) == slice(None) and torch.equal(
             before, algorithm.generator.get_state()
@@ -187,7 +187,7 @@ class TestSubsets:
 
     def test_more_than_there_are(self) -> None:
         with pytest.raises(ConfigError, match="critic_subset is 3, more than num_critics, 2"):
-            make(SAC, num_critics=2, critic_subset=3)
+            make(SACAlgorithm, num_critics=2, critic_subset=3)
 
 
 class TestActor:
@@ -195,7 +195,9 @@ class TestActor:
     """min(a, ½ − 2a): the best action is 1/6; the mean, (½ − a) / 2, is best at −1."""
 
     def algorithm(self, **settings: Any) -> Any:
-        algorithm = make(SAC, **{"learning_rate": 0.0, "actor_learning_rate": 0.1, "ent_coef": 0.25, **settings})
+        algorithm = make(
+            SACAlgorithm, **{"learning_rate": 0.0, "actor_learning_rate": 0.1, "ent_coef": 0.25, **settings}
+        )
         set_bias(algorithm.policy.actor.head, [0.3, -1.0])
         set_critics(algorithm.policy.critics, self.critics)
         return algorithm
@@ -239,7 +241,10 @@ class TestActor:
         assert moved.tolist() == pytest.approx([-math.copysign(0.1, slope) for slope in expected], abs=1e-5)
 
     def test_it_moves_no_critic(self) -> None:
-        algorithm, batch = make(SAC, SMALL, learning_rate=0.0, actor_learning_rate=0.1, tau=1.0), random_batch()
+        algorithm, batch = (
+            make(SACAlgorithm, SMALL, learning_rate=0.0, actor_learning_rate=0.1, tau=1.0),
+            random_batch(),
+        )
         before = weights_of(algorithm.policy.critics), weights_of(algorithm.target_critics)
         actor = weights_of(algorithm.policy.actor)
         algorithm.update(batch, 0.0)
@@ -249,8 +254,8 @@ class TestActor:
         assert differing_paths(actor, weights_of(algorithm.policy.actor)) != []
 
     def test_it_leaves_the_gradients_of_the_critics_alone(self) -> None:
-        algorithm, batch = make(SAC, SMALL, ent_coef=0.1), random_batch()
-        twin = make(SAC, SMALL, ent_coef=0.1)
+        algorithm, batch = make(SACAlgorithm, SMALL, ent_coef=0.1), random_batch()
+        twin = make(SACAlgorithm, SMALL, ent_coef=0.1)
         twin._critic_loss(batch, twin.policy.encoder(batch.obs), twin.generator).loss.backward()
         assert all(parameter.grad is None for parameter in twin.policy.actor.parameters()), "nor the other way round"
         assert all(parameter.grad is None for parameter in twin.target_critics.parameters())
@@ -261,27 +266,29 @@ class TestActor:
 
 class TestTemperature:
     def test_a_learned_one_follows_the_actor(self) -> None:
-        algorithm = make(SAC, initial_ent_coef=0.5, actor_learning_rate=0.1, learning_rate=0.0, target_entropy=-100.0)
+        algorithm = make(
+            SACAlgorithm, initial_ent_coef=0.5, actor_learning_rate=0.1, learning_rate=0.0, target_entropy=-100.0
+        )
         metrics = algorithm.update(random_batch(), 0.0)
         assert metrics["alpha"].item() == pytest.approx(0.5), "before the update"
         assert algorithm.temperature.alpha.item() == pytest.approx(0.5 * math.exp(-0.1), rel=1e-4)
         assert set(algorithm.optimizers()) == {"critics", "actor", "temperature"}
 
     def test_a_fixed_one_stays(self) -> None:
-        algorithm = make(SAC, ent_coef=0.2, learning_rate=0.1)
+        algorithm = make(SACAlgorithm, ent_coef=0.2, learning_rate=0.1)
         for _ in range(3):
             algorithm.update(random_batch(), 0.0)
         assert algorithm.temperature.alpha.item() == pytest.approx(0.2)
         assert set(algorithm.optimizers()) == {"critics", "actor"}
 
     def test_target_entropy(self) -> None:
-        assert make(SAC, actions=3).temperature.target_entropy == -3.0
-        assert make(SAC, actions=3, target_entropy=-0.5).temperature.target_entropy == -0.5
+        assert make(SACAlgorithm, actions=3).temperature.target_entropy == -3.0
+        assert make(SACAlgorithm, actions=3, target_entropy=-0.5).temperature.target_entropy == -0.5
 
 
 class TestTurns:
     def test_the_actor_moves_every_third_time_and_the_targets_always(self) -> None:
-        algorithm, batch = make(SAC, SMALL, policy_delay=3, tau=0.25, learning_rate=0.01), random_batch()
+        algorithm, batch = make(SACAlgorithm, SMALL, policy_delay=3, tau=0.25, learning_rate=0.01), random_batch()
         for step in range(1, 8):
             actor, target = weights_of(algorithm.policy.actor), weights_of(algorithm.target_critics)
             alpha = algorithm.temperature.alpha
@@ -294,22 +301,22 @@ class TestTurns:
                 torch.testing.assert_close(algorithm.target_critics.state_dict()[name], expected)
 
     def test_targets_start_as_copies(self) -> None:
-        algorithm = make(SAC, SMALL)
+        algorithm = make(SACAlgorithm, SMALL)
         assert differing_paths(weights_of(algorithm.policy.critics), weights_of(algorithm.target_critics)) == []
         assert not any(parameter.requires_grad for parameter in algorithm.target_critics.parameters())
 
 
 def test_learning_rates_follow_their_schedules() -> None:
-    both = make(SAC, learning_rate=Schedule(0.1, 0.0))
+    both = make(SACAlgorithm, learning_rate=Schedule(0.1, 0.0))
     assert both.update(random_batch(), 0.25)["learning_rate"].item() == pytest.approx(0.075)
     assert learning_rates(both) == pytest.approx({"critics": 0.075, "actor": 0.075, "temperature": 0.075})
-    apart = make(SAC, learning_rate=Schedule(0.1, 0.0), actor_learning_rate=Schedule(0.0, 0.02, 0.5))
+    apart = make(SACAlgorithm, learning_rate=Schedule(0.1, 0.0), actor_learning_rate=Schedule(0.0, 0.02, 0.5))
     assert apart.update(random_batch(), 0.25)["learning_rate"].item() == pytest.approx(0.075)
     assert learning_rates(apart) == pytest.approx({"critics": 0.075, "actor": 0.01, "temperature": 0.01})
 
 
 def test_gradients_are_clipped_where_asked() -> None:
-    free, clipped = make(SAC, SMALL), make(SAC, SMALL, max_grad_norm=0.01)
+    free, clipped = make(SACAlgorithm, SMALL), make(SACAlgorithm, SMALL, max_grad_norm=0.01)
     norms = [algorithm.update(random_batch(), 0.0)["critic_grad_norm"].item() for algorithm in (free, clipped)]
     assert norms[0] == norms[1] > 0.01, "told before clipping"
     for algorithm, norm in ((free, norms[0]), (clipped, 0.01)):
@@ -330,7 +337,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_state_comes_back_exactly(name: str, updates: int) -> None:
     batch = random_batch()
-    first, second = (make(SAC, SMALL, seed=seed, **SETTINGS[name]) for seed in (0, 1))
+    first, second = (make(SACAlgorithm, SMALL, seed=seed, **SETTINGS[name]) for seed in (0, 1))
     for step in range(updates):
         first.update(batch, 0.1 * step)
     state = through_codec({"policy": first.policy.state_dict(), "algorithm": first.state_dict()})
@@ -348,7 +355,7 @@ def test_the_state_comes_back_exactly(name: str, updates: int) -> None:
 def test_the_seed_decides_weights_and_draws() -> None:
     runs = []
     for seed in (0, 0, 1):
-        algorithm = make(SAC, SMALL, seed=seed)
+        algorithm = make(SACAlgorithm, SMALL, seed=seed)
         algorithm.update(random_batch(), 0.0)
         runs.append(weights_of(algorithm.policy))
     assert differing_paths(runs[0], runs[1]) == [] and differing_paths(runs[0], runs[2]) != []
@@ -358,7 +365,7 @@ def test_the_seed_decides_weights_and_draws() -> None:
 def test_actions_and_observations_of_any_box_shape(shape: tuple[int, ...], obs_shape: tuple[int, ...]) -> None:
     size = math.prod(shape)
     box = spaces.Box(-3.0, 1.0, shape, np.float32)
-    algorithm = SAC(spaces.Box(-1, 1, obs_shape, np.float32), box, SACConfig(), SMALL)
+    algorithm = SACAlgorithm(spaces.Box(-1, 1, obs_shape, np.float32), box, SACConfig(), SMALL)
     assert algorithm.temperature.target_entropy == -size
     before = weights_of(algorithm.policy.actor)
     batch = random_batch(obs=obs_shape, actions=size)
@@ -372,7 +379,7 @@ def test_actions_and_observations_of_any_box_shape(shape: tuple[int, ...], obs_s
 
 
 def test_exploring_is_sampling_with_the_given_generator() -> None:
-    algorithm, obs = make(SAC, SMALL), random_batch().obs
+    algorithm, obs = make(SACAlgorithm, SMALL), random_batch().obs
     before, explorer = algorithm.generator.get_state(), algorithm.make_explorer()
     one, same, other = (explored(explorer, obs, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert torch.equal(one, same) and not torch.equal(one, other)
@@ -380,7 +387,7 @@ def test_exploring_is_sampling_with_the_given_generator() -> None:
 
 
 def test_correlated_noise_follows_its_recursion_and_starts_anew_with_an_episode() -> None:
-    algorithm, obs, rho = make(SAC, SMALL, actions=2, noise_correlation=0.8), torch.randn(3, 1), 0.8
+    algorithm, obs, rho = make(SACAlgorithm, SMALL, actions=2, noise_correlation=0.8), torch.randn(3, 1), 0.8
     generator, draws = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
     gaussian, explorer = algorithm.policy.actor(algorithm.policy.encoder(obs)).gaussian, algorithm.make_explorer()
 
@@ -398,7 +405,7 @@ def test_correlated_noise_follows_its_recursion_and_starts_anew_with_an_episode(
     noise = rho * noise + third
     torch.testing.assert_close(noise_of_a_step(), noise, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(noise_of_a_step(), rho * noise + fourth, atol=1e-4, rtol=1e-4)
-    other = make(SAC, SMALL, actions=2, noise_correlation=0.8).make_explorer()
+    other = make(SACAlgorithm, SMALL, actions=2, noise_correlation=0.8).make_explorer()
     other.load_state_dict(saved)
     assert torch.equal(other.noise.state_dict()["state"], saved["noise"]["state"])
 
@@ -406,7 +413,7 @@ def test_correlated_noise_follows_its_recursion_and_starts_anew_with_an_episode(
 def test_normalised_observations_reach_actor_and_critics() -> None:
     space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     config = SACConfig(ent_coef=0.0, **STILL)
-    algorithm = SAC(space, spaces.Box(-1, 1, (1,), np.float32), config, LINEAR, normalize_observations=True)
+    algorithm = SACAlgorithm(space, spaces.Box(-1, 1, (1,), np.float32), config, LINEAR, normalize_observations=True)
     set_bias(algorithm.policy.actor.head, [0.0, -20.0])
     set_critics(algorithm.policy.critics, [(1.0, 0.0, 0.0)] * 2)
     set_critics(algorithm.target_critics, [(1.0, 0.0, 0.0)] * 2)
@@ -420,7 +427,7 @@ def test_normalised_observations_reach_actor_and_critics() -> None:
 
 
 def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
-    algorithm = make(SAC, SMALL, learning_rate=0.1)
+    algorithm = make(SACAlgorithm, SMALL, learning_rate=0.1)
     before = weights_of(algorithm.policy.critics)
     algorithm.update(make_batch([(0.0, 0.0, math.nan, 0.0, 0.5)]), 0.0)
     assert differing_paths(before, weights_of(algorithm.policy.critics)) == []
@@ -431,12 +438,12 @@ def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
 
 @pytest.mark.parametrize("settings", [{"ent_coef": 0.01}, {"target_entropy": -3.0, "initial_ent_coef": 0.05}])
 def test_a_small_problem_is_solved(settings: dict[str, Any]) -> None:
-    assert best_action(SAC, 0, **settings) != pytest.approx(0.5, abs=0.2), "not from the start"
-    assert best_action(SAC, 250, **settings) == pytest.approx(0.5, abs=0.1)
+    assert best_action(SACAlgorithm, 0, **settings) != pytest.approx(0.5, abs=0.2), "not from the start"
+    assert best_action(SACAlgorithm, 250, **settings) == pytest.approx(0.5, abs=0.1)
 
 
 def test_much_entropy_is_worth_more_than_the_reward() -> None:
-    algorithm = make(SAC, SMALL, learning_rate=0.01, ent_coef=10.0)
+    algorithm = make(SACAlgorithm, SMALL, learning_rate=0.01, ent_coef=10.0)
     actions = torch.linspace(-1, 1, 64).tolist()
     batch = make_batch([(1.0, action, -((action - 0.5) ** 2), 1.0, 0.0) for action in actions])
     for _ in range(300):
@@ -446,4 +453,4 @@ def test_much_entropy_is_worth_more_than_the_reward() -> None:
 
 def test_discrete_actions_are_refused() -> None:
     with pytest.raises(SpaceError, match="SAC does not support Discrete action spaces"):
-        SAC(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), SACConfig(), PolicyConfig())
+        SACAlgorithm(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), SACConfig(), PolicyConfig())

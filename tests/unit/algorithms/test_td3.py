@@ -26,7 +26,7 @@ from helpers.actor_critics import (
 from helpers.exploring import explored
 from helpers.gradients import first_gradient, first_gradient_of
 from helpers.tools import through_codec
-from rl_training.algorithms.td3 import DDPG, TD3, DDPGConfig, TD3Config, smoothed_actions, td3_target
+from rl_training.algorithms.td3 import DDPGAlgorithm, DDPGConfig, TD3Algorithm, TD3Config, smoothed_actions, td3_target
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.utils.errors import NonFiniteError, SpaceError
 from rl_training.utils.schedules import Schedule
@@ -57,7 +57,7 @@ class TestPureFunctions:
 
 
 class TestTarget:
-    def algorithm(self, kind: type = TD3, **settings: Any) -> Any:
+    def algorithm(self, kind: type = TD3Algorithm, **settings: Any) -> Any:
         """The online actor acts 0.9, the target actor −0.5."""
         algorithm = make(kind, **{**STILL, **settings})
         set_bias(algorithm.policy.actor.network[0], [math.atanh(0.9)])
@@ -94,7 +94,7 @@ class TestTarget:
         assert actions == {-1.0, 0.25}, "−½ ∓ ¾, inside the range"
 
     def test_every_dimension_has_noise_of_its_own(self) -> None:
-        algorithm = make(TD3, actions=2, target_noise=0.2, **STILL)
+        algorithm = make(TD3Algorithm, actions=2, target_noise=0.2, **STILL)
         set_bias(algorithm.target_actor.network[0], [0.0, 0.0])
         for critics, weights in ((algorithm.policy.critics, [0.0] * 3), (algorithm.target_critics, [0.0, 1.0, -1.0])):
             with torch.no_grad():
@@ -135,7 +135,7 @@ class TestTarget:
         assert algorithm.priorities().tolist() == [1.0, 4.0]
 
     def test_ddpg_has_one_critic_and_no_noise(self) -> None:
-        algorithm = self.algorithm(DDPG)
+        algorithm = self.algorithm(DDPGAlgorithm)
         before = algorithm.generator.get_state()
         algorithm.update(make_batch([(7.0, 0.5, 1.0, 3.0, 0.5)]), 0.0)
         assert algorithm.priorities().item() == pytest.approx(abs(1 - (1 + 0.5 * (3 - 1))))
@@ -144,7 +144,7 @@ class TestTarget:
 
 class TestActor:
     def algorithm(self) -> Any:
-        algorithm = make(TD3, learning_rate=0.0, actor_learning_rate=0.1, policy_delay=1)
+        algorithm = make(TD3Algorithm, learning_rate=0.0, actor_learning_rate=0.1, policy_delay=1)
         set_bias(algorithm.policy.actor.network[0], [0.5])
         set_critics(algorithm.policy.critics, [(1.0, 2.0, 0.25), (0.0, -50.0, -100.0)])
         return algorithm
@@ -158,7 +158,7 @@ class TestActor:
         assert bias.item() == pytest.approx(0.5 + 0.1, abs=1e-5), "a step of Adam"
 
     def test_it_moves_no_critic(self) -> None:
-        algorithm = make(TD3, SMALL, learning_rate=0.0, actor_learning_rate=0.1, policy_delay=1, tau=1.0)
+        algorithm = make(TD3Algorithm, SMALL, learning_rate=0.0, actor_learning_rate=0.1, policy_delay=1, tau=1.0)
         before = weights_of(algorithm.policy.critics), weights_of(algorithm.target_critics)
         actor = weights_of(algorithm.policy.actor)
         algorithm.update(random_batch(), 0.0)
@@ -167,7 +167,7 @@ class TestActor:
         assert differing_paths(actor, weights_of(algorithm.policy.actor)) != []
 
     def test_it_leaves_the_gradients_of_the_critics_alone(self) -> None:
-        algorithm, twin = (make(TD3, SMALL, policy_delay=1) for _ in range(2))
+        algorithm, twin = (make(TD3Algorithm, SMALL, policy_delay=1) for _ in range(2))
         batch = random_batch()
         twin._critic_loss(batch, twin.policy.encoder(batch.obs), twin.generator).loss.backward()
         for module in (twin.policy.actor, twin.target_actor, twin.target_critics):
@@ -180,7 +180,7 @@ class TestActor:
 class TestTurns:
     @pytest.mark.parametrize("delay", [1, 2, 3])
     def test_actor_and_targets_move_together_every_so_many_updates(self, delay: int) -> None:
-        algorithm, batch = make(TD3, SMALL, policy_delay=delay, tau=0.25, learning_rate=0.01), random_batch()
+        algorithm, batch = make(TD3Algorithm, SMALL, policy_delay=delay, tau=0.25, learning_rate=0.01), random_batch()
         for step in range(1, 8):
             critics, actor = weights_of(algorithm.policy.critics), weights_of(algorithm.policy.actor)
             targets = weights_of(algorithm.target_actor), weights_of(algorithm.target_critics)
@@ -199,7 +199,7 @@ class TestTurns:
                     torch.testing.assert_close(value, expected if turn else before[name])
 
     def test_targets_start_as_copies(self) -> None:
-        algorithm = make(TD3, SMALL)
+        algorithm = make(TD3Algorithm, SMALL)
         assert differing_paths(weights_of(algorithm.policy.actor), weights_of(algorithm.target_actor)) == []
         assert differing_paths(weights_of(algorithm.policy.critics), weights_of(algorithm.target_critics)) == []
         targets = [*algorithm.target_actor.parameters(), *algorithm.target_critics.parameters()]
@@ -214,22 +214,22 @@ class TestExploration:
         return explored(algorithm.make_explorer(), self.obs, torch.Generator().manual_seed(seed), progress)
 
     def test_gaussian_noise_by_hand(self) -> None:
-        algorithm = make(TD3, exploration_noise=0.2)
+        algorithm = make(TD3Algorithm, exploration_noise=0.2)
         noise = torch.randn(4000, 1, generator=torch.Generator().manual_seed(3))
         for _ in range(2):  # independent from step to step
             torch.testing.assert_close(self.actions(algorithm, -0.25, seed=3), (-0.25 + 0.2 * noise).clamp(-1, 1))
 
     def test_its_scale_follows_the_schedule(self) -> None:
-        algorithm = make(TD3, exploration_noise=Schedule(0.2, 0.0, 0.5))
+        algorithm = make(TD3Algorithm, exploration_noise=Schedule(0.2, 0.0, 0.5))
         spreads = [self.actions(algorithm, 0.0, progress).std().item() for progress in (0.0, 0.25, 0.5, 1.0)]
         assert spreads == pytest.approx([0.2, 0.1, 0.0, 0.0], abs=0.005)
 
     def test_actions_stay_inside_the_range(self) -> None:
-        actions = self.actions(make(TD3, exploration_noise=0.5), 0.9)
+        actions = self.actions(make(TD3Algorithm, exploration_noise=0.5), 0.9)
         assert actions.max() == 1.0 and actions.min() >= -1.0 and (actions == 1).float().mean() > 0.3
 
     def test_drifting_noise_and_episode_ends(self) -> None:
-        algorithm = make(TD3, action_noise="ornstein_uhlenbeck", noise_theta=0.5, exploration_noise=0.1)
+        algorithm = make(TD3Algorithm, action_noise="ornstein_uhlenbeck", noise_theta=0.5, exploration_noise=0.1)
         set_bias(algorithm.policy.actor.network[0], [0.0])
         obs, generator, twin = torch.zeros(2, 1), torch.Generator(), torch.Generator()
         explorer = algorithm.make_explorer()
@@ -243,34 +243,34 @@ class TestExploration:
         torch.testing.assert_close(third, torch.stack([e[2][0], 0.5 * second[1] + e[2][1]]))
 
     def test_evaluation_has_no_noise(self) -> None:
-        algorithm = make(TD3, exploration_noise=0.5)
+        algorithm = make(TD3Algorithm, exploration_noise=0.5)
         set_bias(algorithm.policy.actor.network[0], [0.5])
         actions, _ = algorithm.policy.act(self.obs, generator=torch.Generator(), deterministic=True)
         torch.testing.assert_close(actions, torch.full((4000, 1), math.tanh(0.5)))
 
     def test_the_stream_of_the_updates_is_left_alone(self) -> None:
-        algorithm = make(TD3)
+        algorithm = make(TD3Algorithm)
         before = algorithm.generator.get_state()
         self.actions(algorithm, 0.0)
         assert torch.equal(before, algorithm.generator.get_state())
 
 
 def test_learning_rates_follow_their_schedules() -> None:
-    both = make(TD3, learning_rate=Schedule(0.1, 0.0))
+    both = make(TD3Algorithm, learning_rate=Schedule(0.1, 0.0))
     assert both.update(random_batch(), 0.25)["learning_rate"].item() == pytest.approx(0.075)
     assert learning_rates(both) == pytest.approx({"critics": 0.075, "actor": 0.075})
-    apart = make(TD3, learning_rate=Schedule(0.1, 0.0), actor_learning_rate=Schedule(0.0, 0.02, 0.5))
+    apart = make(TD3Algorithm, learning_rate=Schedule(0.1, 0.0), actor_learning_rate=Schedule(0.0, 0.02, 0.5))
     apart.update(random_batch(), 0.25)
     assert learning_rates(apart) == pytest.approx({"critics": 0.075, "actor": 0.01})
 
 
 SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
-    "td3": (TD3, {}),
-    "delayed": (TD3, {"policy_delay": 3}),
-    "drifting": (TD3, {"action_noise": "ornstein_uhlenbeck"}),
-    "dropout": (TD3, {"dropout": 0.1, "layer_norm": True}),
-    "schedules": (TD3, {"learning_rate": Schedule(1e-2, 0.0), "exploration_noise": Schedule(0.5, 0.0)}),
-    "ddpg": (DDPG, {}),
+    "td3": (TD3Algorithm, {}),
+    "delayed": (TD3Algorithm, {"policy_delay": 3}),
+    "drifting": (TD3Algorithm, {"action_noise": "ornstein_uhlenbeck"}),
+    "dropout": (TD3Algorithm, {"dropout": 0.1, "layer_norm": True}),
+    "schedules": (TD3Algorithm, {"learning_rate": Schedule(1e-2, 0.0), "exploration_noise": Schedule(0.5, 0.0)}),
+    "ddpg": (DDPGAlgorithm, {}),
 }
 
 
@@ -303,7 +303,7 @@ def test_the_state_comes_back_exactly(name: str, updates: int) -> None:
 def test_the_seed_decides_weights_and_draws() -> None:
     runs = []
     for seed in (0, 0, 1):
-        algorithm = make(TD3, SMALL, seed=seed)
+        algorithm = make(TD3Algorithm, SMALL, seed=seed)
         algorithm.update(random_batch(), 0.0)
         runs.append(weights_of(algorithm.policy))
     assert differing_paths(runs[0], runs[1]) == [] and differing_paths(runs[0], runs[2]) != []
@@ -313,7 +313,7 @@ def test_the_seed_decides_weights_and_draws() -> None:
 def test_actions_and_observations_of_any_box_shape(shape: tuple[int, ...], obs_shape: tuple[int, ...]) -> None:
     size = math.prod(shape)
     box = spaces.Box(-3.0, 1.0, shape, np.float32)
-    algorithm = TD3(spaces.Box(-1, 1, obs_shape, np.float32), box, TD3Config(policy_delay=1), SMALL)
+    algorithm = TD3Algorithm(spaces.Box(-1, 1, obs_shape, np.float32), box, TD3Config(policy_delay=1), SMALL)
     before = weights_of(algorithm.policy.actor)
     batch = random_batch(obs=obs_shape, actions=size)
     algorithm.update(batch, 0.0)
@@ -326,7 +326,7 @@ def test_actions_and_observations_of_any_box_shape(shape: tuple[int, ...], obs_s
 
 
 def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
-    algorithm = make(TD3, SMALL, learning_rate=0.1)
+    algorithm = make(TD3Algorithm, SMALL, learning_rate=0.1)
     before = weights_of(algorithm.policy.critics)
     for _ in range(2):
         algorithm.update(make_batch([(0.0, 0.0, math.nan, 0.0, 0.5)]), 0.0)
@@ -336,7 +336,7 @@ def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
         algorithm.critic_optimizer.raise_if_nonfinite()
 
 
-@pytest.mark.parametrize("kind", [TD3, DDPG])
+@pytest.mark.parametrize("kind", [TD3Algorithm, DDPGAlgorithm])
 def test_a_small_problem_is_solved(kind: type) -> None:
     assert best_action(kind, 0) != pytest.approx(0.5, abs=0.2), "not from the start"
     assert best_action(kind, 250, actor_learning_rate=2e-3) == pytest.approx(0.5, abs=0.1)
@@ -350,4 +350,4 @@ def test_ddpg_is_td3_with_other_defaults() -> None:
 
 def test_discrete_actions_are_refused() -> None:
     with pytest.raises(SpaceError, match="TD3 does not support Discrete action spaces"):
-        TD3(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), TD3Config())
+        TD3Algorithm(spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2), TD3Config())

@@ -5,8 +5,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_training.algorithms.sac_variants import REDQ, DroQ, DroQConfig, REDQConfig
-from rl_training.algorithms.tqc import TQC, TQCConfig, truncated
+from rl_training.algorithms.sac_variants import DroQAlgorithm, DroQConfig, REDQAlgorithm, REDQConfig
+from rl_training.algorithms.tqc import TQCAlgorithm, TQCConfig, truncated
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.utils.errors import ConfigError
@@ -27,8 +27,8 @@ def a_batch(size: int = 4) -> TransitionBatch:
     )
 
 
-def tqc(**settings: object) -> TQC:
-    return TQC(OBS, ACT, TQCConfig(**settings), PolicyConfig(hidden_sizes=(8,), activation="relu"))  # type: ignore[arg-type]
+def tqc(**settings: object) -> TQCAlgorithm:
+    return TQCAlgorithm(OBS, ACT, TQCConfig(**settings), PolicyConfig(hidden_sizes=(8,), activation="relu"))  # type: ignore[arg-type]
 
 
 def test_the_largest_of_all_pooled_atoms_are_dropped_not_the_largest_of_each_critic() -> None:
@@ -101,7 +101,7 @@ def test_weights_scale_each_transition() -> None:
 
 def test_dropping_everything_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing is left of 3"):
-        TQC.check_config(TQCConfig(num_quantiles=3, drop_quantiles=3), 1)
+        TQCAlgorithm.check_config(TQCConfig(num_quantiles=3, drop_quantiles=3), 1)
 
 
 def test_a_terminal_step_has_no_future() -> None:
@@ -121,6 +121,6 @@ def test_redq_and_droq_are_sac_with_other_settings() -> None:
     assert redq.gradient_steps == redq.policy_delay == 20  # one update of the actor per environment step
     assert (droq.num_critics, droq.layer_norm, droq.dropout, droq.actor_value) == (2, True, 0.01, "mean")
     assert droq.gradient_steps == droq.policy_delay == 20
-    policy = REDQ(OBS, ACT, redq, PolicyConfig(hidden_sizes=(8,))).policy
+    policy = REDQAlgorithm(OBS, ACT, redq, PolicyConfig(hidden_sizes=(8,))).policy
     assert policy.critics(torch.zeros(1, 5)).shape == (10, 1, 1)
-    assert len(DroQ(OBS, ACT, droq, PolicyConfig(hidden_sizes=(8, 8))).policy.critics.norms) == 2  # type: ignore[arg-type]
+    assert len(DroQAlgorithm(OBS, ACT, droq, PolicyConfig(hidden_sizes=(8, 8))).policy.critics.norms) == 2  # type: ignore[arg-type]

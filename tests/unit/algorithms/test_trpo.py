@@ -15,8 +15,8 @@ from torch import Tensor
 
 from helpers.rollouts import ACTIONS, OBSERVATIONS, copied_weights, make_algorithm, make_rollout
 from rl_training.algorithms.trpo import (
-    TRPO,
     Candidate,
+    TRPOAlgorithm,
     TRPOConfig,
     conjugate_gradient,
     fisher_vector_product,
@@ -41,13 +41,13 @@ def make_trpo(
     hidden_sizes: tuple[int, ...] = (),
     squash: bool = False,
     **hyperparams: Any,
-) -> TRPO:
+) -> TRPOAlgorithm:
     """TRPO with a network small enough for explicit matrices; a linear policy unless told otherwise."""
     policy = PolicyConfig(hidden_sizes=hidden_sizes, orthogonal_init=False, squash=squash)
-    return TRPO(OBSERVATIONS, action_space, TRPOConfig(**hyperparams), policy, seed=0)
+    return TRPOAlgorithm(OBSERVATIONS, action_space, TRPOConfig(**hyperparams), policy, seed=0)
 
 
-def box_rollout(algorithm: TRPO, num_steps: int = 32, num_envs: int = 2) -> RolloutBuffer:
+def box_rollout(algorithm: TRPOAlgorithm, num_steps: int = 32, num_envs: int = 2) -> RolloutBuffer:
     """Like make_rollout, with actions in a Box; the reward is the first number of the action."""
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(num_steps + 1, num_envs, 3, generator=generator)
@@ -68,7 +68,7 @@ def box_rollout(algorithm: TRPO, num_steps: int = 32, num_envs: int = 2) -> Roll
     return buffer
 
 
-def actor_weights(algorithm: TRPO) -> list[torch.nn.Parameter]:
+def actor_weights(algorithm: TRPOAlgorithm) -> list[torch.nn.Parameter]:
     return [weight for name, weight in algorithm.policy.named_parameters() if name.startswith(ACTOR)]
 
 
@@ -76,7 +76,7 @@ def flat(tensors: Any) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def changed(algorithm: TRPO, before: dict[str, Tensor]) -> set[str]:
+def changed(algorithm: TRPOAlgorithm, before: dict[str, Tensor]) -> set[str]:
     """The parts of the policy whose weights have changed."""
     after = algorithm.policy.state_dict()
     return {name.split(".")[0] for name, value in before.items() if not torch.equal(value, after[name])}
@@ -166,7 +166,7 @@ def jacobian(outputs: Tensor, parameters: list[torch.nn.Parameter]) -> Tensor:
     return torch.stack(rows).unflatten(0, outputs.shape)
 
 
-def explicit_fisher(algorithm: TRPO, obs: Tensor) -> Tensor:
+def explicit_fisher(algorithm: TRPOAlgorithm, obs: Tensor) -> Tensor:
     """E_s E_a[∇log π ∇log πᵀ], (P, P), from its definition for a choice and from 1/σ² and 2 for a Gaussian."""
     distribution, parameters = algorithm.policy.distribution(obs), actor_weights(algorithm)
     if isinstance(distribution, Categorical):
@@ -344,7 +344,7 @@ def test_continuous_actions_move_towards_reward_inside_the_trust_region(squash: 
 
 def test_the_trust_region_follows_its_schedule() -> None:
     algorithm = make_algorithm(
-        TRPO, target_kl={"start": 0.02, "end": 0.01}, critic_learning_rate={"start": 1, "end": 0}
+        TRPOAlgorithm, target_kl={"start": 0.02, "end": 0.01}, critic_learning_rate={"start": 1, "end": 0}
     )
     metrics = algorithm.update(make_rollout(algorithm), 0.5)
     assert metrics["target_kl"].item() == pytest.approx(0.015) and 0.0 < metrics["kl"] <= 0.015
@@ -381,20 +381,20 @@ def test_the_critic_is_trained_apart_with_adam(max_grad_norm: float) -> None:
 
 
 def test_epochs_and_minibatches_of_the_critic() -> None:
-    algorithm = make_algorithm(TRPO, critic_epochs=3, critic_minibatches=4)
+    algorithm = make_algorithm(TRPOAlgorithm, critic_epochs=3, critic_minibatches=4)
     algorithm.update(make_rollout(algorithm), 0.0)
     assert algorithm.critic_optimizer.count.item() == 12
 
 
 def test_every_weight_belongs_to_the_actor_or_the_critic() -> None:
-    algorithm = make_algorithm(TRPO)
+    algorithm = make_algorithm(TRPOAlgorithm)
     trained = [*algorithm._actor.weights, *algorithm.critic_optimizer.parameters]
     assert len(trained) == len({id(weight) for weight in trained})
     assert {id(weight) for weight in trained} == {id(weight) for weight in algorithm.policy.parameters()}
 
 
 def test_metrics_are_detached_finite_scalars() -> None:
-    algorithm = make_algorithm(TRPO)
+    algorithm = make_algorithm(TRPOAlgorithm)
     metrics = algorithm.update(make_rollout(algorithm), 0.0)
     assert {"kl", "policy_loss", "value_loss", "entropy_loss", "grad_norm", "explained_variance"} <= set(metrics)
     for name, value in metrics.items():
@@ -403,7 +403,7 @@ def test_metrics_are_detached_finite_scalars() -> None:
 
 @pytest.mark.filterwarnings("ignore:var")
 def test_a_rollout_without_valid_steps_changes_nothing() -> None:
-    algorithm = make_algorithm(TRPO)
+    algorithm = make_algorithm(TRPOAlgorithm)
     before = copied_weights(algorithm)
     algorithm.update(make_rollout(algorithm, num_steps=2, valid=[[0, 0], [0, 0]]), 0.0)
     assert changed(algorithm, before) == set()
@@ -413,7 +413,7 @@ def test_a_rollout_without_valid_steps_changes_nothing() -> None:
 
 
 def test_a_bad_reward_stops_before_any_weight_changes() -> None:
-    algorithm = make_algorithm(TRPO)
+    algorithm = make_algorithm(TRPOAlgorithm)
     before = copied_weights(algorithm)
     rollout = make_rollout(algorithm)
     rollout.rewards[0, 0] = INF
@@ -445,7 +445,7 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
 
 def test_a_bad_value_loss_leaves_actor_and_critic() -> None:
     # Too large to be squared: the normalised advantages are finite, the value loss is not.
-    algorithm = make_algorithm(TRPO)
+    algorithm = make_algorithm(TRPOAlgorithm)
     before = copied_weights(algorithm)
     rollout = make_rollout(algorithm)
     rollout.rewards *= 1e30
@@ -465,10 +465,10 @@ def test_defaults_are_the_usual_ones() -> None:
 
 def test_a_shared_body_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot share a body(?s:.*)Set policy.shared to false"):
-        TRPO(OBSERVATIONS, ACTIONS, TRPOConfig(), PolicyConfig(shared=True))
+        TRPOAlgorithm(OBSERVATIONS, ACTIONS, TRPOConfig(), PolicyConfig(shared=True))
 
 
 def test_more_minibatches_than_steps_are_refused() -> None:
-    TRPO.check_config(TRPOConfig(num_steps=4, critic_minibatches=8), num_envs=2)
+    TRPOAlgorithm.check_config(TRPOConfig(num_steps=4, critic_minibatches=8), num_envs=2)
     with pytest.raises(ConfigError, match="critic_minibatches is 8.*num_steps × num_envs = 4 steps"):
-        TRPO.check_config(TRPOConfig(num_steps=4, critic_minibatches=8), num_envs=1)
+        TRPOAlgorithm.check_config(TRPOConfig(num_steps=4, critic_minibatches=8), num_envs=1)

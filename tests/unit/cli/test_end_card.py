@@ -74,3 +74,13 @@ def test_an_interrupted_run_gets_the_resume_command_and_nothing_else(capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3] == "stopped: stopped by SIGINT"
     assert lines[-1].startswith("resume with: ") and lines[-1].endswith("axiomrl resume runs/x")
+
+
+def test_commands_that_open_the_run_again_import_what_it_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_card("x", result([1.0]), ["resume runs/x", "train ppo/pendulum"], ("my algo.py", "envs"))
+    lines = [line.split("axiomrl ")[-1] for line in capsys.readouterr().out.splitlines()[-4:]]
+    flags = "--import 'my algo.py' --import envs"
+    assert lines[0] == "report runs/x --format html" and lines[3] == "train ppo/pendulum"
+    assert lines[1:3] == [f"eval runs/x --episodes 100 {flags}", f"resume runs/x {flags}"]
+    print_card("x", result([1.0], stop_reason="stopped by SIGINT", exit_code=130), [], ("envs",))
+    assert capsys.readouterr().out.splitlines()[-1].endswith("axiomrl resume runs/x --import envs")

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from helpers.exploring import explored
 from helpers.rollouts import make_algorithm, make_rollout
-from rl_training.algorithms.a2c import A2C
+from rl_training.algorithms.a2c import A2CAlgorithm
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.crossq import CrossQ
-from rl_training.algorithms.dqn import DQN
-from rl_training.algorithms.dqn_variants import IQN, Rainbow
+from rl_training.algorithms.crossq import CrossQAlgorithm
+from rl_training.algorithms.dqn import DQNAlgorithm
+from rl_training.algorithms.dqn_variants import IQNAlgorithm, RainbowAlgorithm
 from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyAlgorithm
-from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.sac import SAC
-from rl_training.algorithms.td3 import TD3
+from rl_training.algorithms.ppo import PPOAlgorithm
+from rl_training.algorithms.sac import SACAlgorithm
+from rl_training.algorithms.td3 import TD3Algorithm
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.execution.draws import RandomSource
@@ -214,7 +214,8 @@ def test_recorded_updates_from_large_images_are_the_same_within_rounding() -> No
     batch = TransitionBatch(frames[0], actions, flat, frames[1], flat * 0.99, flat, indices=np.arange(24))
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     eager, recorded = (
-        DQN(space, spaces.Discrete(3), DQN.config_class(), execution=execution) for execution in ("eager", "recorded")
+        DQNAlgorithm(space, spaces.Discrete(3), DQNAlgorithm.config_class(), execution=execution)
+        for execution in ("eager", "recorded")
     )
     for _ in range(3):
         metrics = [algorithm.update(batch, 0.0) for algorithm in (eager, recorded)]
@@ -224,14 +225,14 @@ def test_recorded_updates_from_large_images_are_the_same_within_rounding() -> No
 
 
 ACTING: list[tuple[type[Algorithm[Any, Any]], dict[str, Any]]] = [
-    (DQN, {"epsilon": 0.5}),
-    (DQN, {"epsilon": 0.0}),
-    (Rainbow, {"epsilon": 0.0}),
-    (IQN, {"epsilon": 0.1}),
-    (SAC, {}),
-    (SAC, {"noise_correlation": 0.8}),
-    (TD3, {}),
-    (CrossQ, {}),
+    (DQNAlgorithm, {"epsilon": 0.5}),
+    (DQNAlgorithm, {"epsilon": 0.0}),
+    (RainbowAlgorithm, {"epsilon": 0.0}),
+    (IQNAlgorithm, {"epsilon": 0.1}),
+    (SACAlgorithm, {}),
+    (SACAlgorithm, {"noise_correlation": 0.8}),
+    (TD3Algorithm, {}),
+    (CrossQAlgorithm, {}),
 ]
 
 
@@ -270,14 +271,14 @@ def test_recorded_sampling_is_the_same_for_all_actions(space: str, squash: bool)
     policy = PolicyConfig(hidden_sizes=(8, 8), squash=squash)
     streams, actions = [torch.Generator().manual_seed(7) for _ in range(2)], []
     for execution, stream in zip(("recorded", "eager"), streams):
-        sampled = Sampled(make(PPO, SPACES[space], execution, policy=policy, normalize=True))
+        sampled = Sampled(make(PPOAlgorithm, SPACES[space], execution, policy=policy, normalize=True))
         observed = [make_observations(5, torch.Generator().manual_seed(seed)) for seed in range(4)]
         actions.append([sampled.act(obs, stream).clone() for obs in observed])
     assert_alike(*actions, rtol=1e-6)
     assert torch.equal(*(stream.get_state() for stream in streams))
 
 
-@pytest.mark.parametrize("kind", [PPO, SAC])
+@pytest.mark.parametrize("kind", [PPOAlgorithm, SACAlgorithm])
 def test_observations_of_several_parts(kind: type[Algorithm[Any, Any]]) -> None:
     space = spaces.Dict({"position": OBSERVATIONS, "mode": spaces.Discrete(3), "flags": spaces.MultiBinary(2)})
 
@@ -291,7 +292,7 @@ def test_observations_of_several_parts(kind: type[Algorithm[Any, Any]]) -> None:
     for execution in ("eager", "recorded"):
         algorithm: Any = kind(space, box, kind.config_class(), PolicyConfig(hidden_sizes=(8, 8)), execution=execution)
         for seed in range(3):
-            if kind is SAC:
+            if kind is SACAlgorithm:
                 batch = replace(make_batch(box, seed), obs=parts(16, seed), next_obs=parts(16, seed + 10))
                 algorithm.update(batch, 0.0)
                 continue
@@ -315,13 +316,13 @@ def test_batches_of_other_sizes_are_recorded_apart(algo: str) -> None:
         for algorithm in (eager, recorded):
             update(algorithm, seed, size=size)
     assert_alike(recorded.policy.state_dict(), eager.policy.state_dict())
-    turns = 1 if kind is DQN else 2
+    turns = 1 if kind is DQNAlgorithm else 2
     assert recorded_functions(recorded)["_train_batch"].recordings <= 2 * turns
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
+@pytest.mark.parametrize("kind", [PPOAlgorithm, A2CAlgorithm])
 def test_minibatches_of_odd_sizes_run_as_written(kind: type[OneLossAlgorithm[Any]]) -> None:
-    parts = {"num_minibatches": 2} if kind is PPO else {}
+    parts = {"num_minibatches": 2} if kind is PPOAlgorithm else {}
     eager, recorded = (make_algorithm(kind, env={"execution": way}, **parts) for way in ("eager", "recorded"))
     for seed in range(3):
         rollout = make_rollout(eager, seed=seed)
@@ -362,7 +363,7 @@ def test_what_is_not_finite_is_treated_as_if_as_written(algo: str, bad: float) -
         assert all(value.isfinite().all() for value in recorded.policy.state_dict().values())
 
 
-class Peeking(PPO):
+class Peeking(PPOAlgorithm):
     """Asks what its loss is, and then does something else."""
 
     @recordable
@@ -373,7 +374,7 @@ class Peeking(PPO):
 
 def test_a_step_that_asks_for_numbers_is_computed_as_it_is_written() -> None:
     peeking = make_algorithm(Peeking)
-    eager = make_algorithm(PPO, env={"execution": "eager"})
+    eager = make_algorithm(PPOAlgorithm, env={"execution": "eager"})
     for seed in range(2):
         rollout = make_rollout(eager, seed=seed)
         eager._preprocess_batch(rollout)
@@ -388,7 +389,7 @@ def test_a_step_that_asks_for_numbers_is_computed_as_it_is_written() -> None:
         algorithm.update(make_rollout(algorithm), 0.0)
 
 
-class PeekingDQN(DQN):
+class PeekingDQN(DQNAlgorithm):
     @recordable
     def _train_batch(self, *args: Any) -> Any:
         outcome = super()._train_batch(*args)
@@ -397,7 +398,7 @@ class PeekingDQN(DQN):
 
 
 def test_stepping_aside_leaves_no_trace() -> None:
-    peeking, eager = make(PeekingDQN, SPACES["Discrete"], "auto"), make(DQN, SPACES["Discrete"], "eager")
+    peeking, eager = make(PeekingDQN, SPACES["Discrete"], "auto"), make(DQNAlgorithm, SPACES["Discrete"], "eager")
     for seed in range(3):
         for algorithm in (peeking, eager):
             update(algorithm, seed)
@@ -436,8 +437,8 @@ def test_checking_each_call_finds_nothing_and_changes_nothing(algo: str) -> None
 
 
 def test_weights_that_were_loaded_are_learned_from() -> None:
-    eager, recorded = (make(SAC, SPACES["Box"], way) for way in ("eager", "recorded"))
-    other = make(SAC, SPACES["Box"], "eager").policy
+    eager, recorded = (make(SACAlgorithm, SPACES["Box"], way) for way in ("eager", "recorded"))
+    other = make(SACAlgorithm, SPACES["Box"], "eager").policy
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(0.5)

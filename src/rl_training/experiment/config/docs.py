@@ -39,7 +39,7 @@ def config_schema_markdown() -> str:
         f"A key of type *number or schedule* takes a number or a mapping. {_summary(Schedule)}",
         field_table(Schedule),
     ]
-    classes: dict[type, str] = {registry.load(algo).config_class: algo for algo in registry.algorithm_ids()}
+    classes: dict[type, str] = {info.load().config_class: algo for algo, info in registry.BUILT_IN.items()}
     for config_class, algo in classes.items():
         parent = next((cls for cls in config_class.__mro__[1:] if cls in classes), None)
         text = field_table(config_class) if parent is None else _variant(config_class, parent, classes[parent])

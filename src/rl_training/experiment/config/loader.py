@@ -72,13 +72,13 @@ def resolve(
         branch = _branch(key, value, origin)
         _drop_empty_sections(branch, TrainConfig)
         _merge(tree, branch)
-    locations = {key: entry.origin.where for key, entry in _flatten(tree)}
+    places = {key + below: place for key, entry in tree.items() for below, place in entry.places()}
+    locations = {key: place.where for key, place in places.items()}
     values = {key: entry.plain() for key, entry in tree.items()}
     if isinstance(values.get("policy", {}), Mapping):
         values["policy"] = with_policy_defaults(values.get("algo", TrainConfig.algo), values.get("policy"))
     config = build_dataclass(TrainConfig, values, "", locations.get)
-    labels = {key: entry.origin.label for key, entry in _flatten(tree)}
-    origins = {key: labels.get(key, "default") for key in _leaf_keys(config.to_dict())}
+    origins = {key: places[key].label if key in places else "default" for key in _leaf_keys(config.to_dict())}
     return ResolvedConfig(config, origins, locations)
 
 
@@ -252,17 +252,6 @@ def _branch(key: str, value: Any, origin: Origin) -> dict[str, Entry]:
     for section in reversed(sections):
         tree = {section: Entry(tree, origin)}
     return tree
-
-
-def _flatten(tree: dict[str, Entry], prefix: str = "") -> list[tuple[str, Entry]]:
-    """Every entry, sections included, with its dotted key."""
-    found: list[tuple[str, Entry]] = []
-    for name, entry in tree.items():
-        key = join(prefix, name)
-        found.append((key, entry))
-        if isinstance(entry.value, dict):
-            found += _flatten(entry.value, key)
-    return found
 
 
 def _leaf_keys(values: dict[str, Any], prefix: str = "") -> list[str]:

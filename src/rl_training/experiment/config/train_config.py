@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rl_training.envs.env_config import EnvConfig
+from rl_training.envs.wrappers import checked_wrappers
 from rl_training.experiment.config.yaml_files import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.policies.policy_config import PolicyConfig, Precision, encoder_by_name
@@ -27,9 +28,13 @@ class EvaluationConfig:
     """Environments that run these episodes side by side."""
     deterministic: bool = True
     """Take the most likely action instead of sampling one."""
+    wrappers: list[str | dict[str, Any]] | None = None
+    """Wrappers instead of `env.wrappers`, e.g. without one that changes rewards; null takes the same."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.wrappers is not None:
+            self.wrappers = [*checked_wrappers(self.wrappers, "wrappers")]
 
 
 @dataclass
@@ -108,7 +113,7 @@ def _output_dir_problem(output_dir: str) -> str | None:
 
 def with_policy_defaults(algo: object, policy: Mapping[str, Any] | None) -> Any:
     """The `policy` section with the algorithm's own defaults under what is given; an unknown algorithm has none."""
-    info = ALGORITHMS.get(algo) if isinstance(algo, str) else None
+    info = ALGORITHMS.find(algo) if isinstance(algo, str) else None
     given = {key: encoder_by_name(value) if key == "encoder" else value for key, value in (policy or {}).items()}
     return {**(info.policy if info else {}), **given}
 
@@ -169,6 +174,10 @@ class TrainConfig:
         if self.policy is None or isinstance(self.policy, Mapping):
             self.policy = with_policy_defaults(self.algo, self.policy)
         check_fields(self)
+        if self.evaluation.wrappers and self.env.backend == "native":
+            raise FieldError(
+                "evaluation.wrappers", "'env.backend' is native, also in evaluations, and takes no wrappers"
+            )
         if self.evaluation.every == 0:
             for name in ("reward", "patience"):
                 if getattr(self.stopping, name) is not None:

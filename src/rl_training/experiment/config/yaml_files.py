@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -49,12 +49,23 @@ class Entry:
 
     value: Any
     origin: Origin
+    inside: dict[str, Origin] = field(default_factory=dict)
+    """Where the parts of a list stand, by what follows the list's key: `[1]`, `[1].name`."""
 
     def plain(self) -> Any:
         """The value without its origins."""
         if isinstance(self.value, dict):
             return {key: entry.plain() for key, entry in self.value.items()}
         return self.value
+
+    def places(self) -> list[tuple[str, Origin]]:
+        """The place of this and of everything in it, by what follows its key (nothing for itself)."""
+        found = [("", self.origin), *self.inside.items()]
+        if isinstance(self.value, dict):
+            found += [
+                (f".{name}{below}", place) for name, entry in self.value.items() for below, place in entry.places()
+            ]
+        return found
 
 
 OriginAt = Callable[[int], Origin]
@@ -131,16 +142,19 @@ class _Converter:
         self._depth += 1  # an alias inside its own anchor has no bottom; the depth limit ends it
         _check_limits(self._nodes, self._depth, origin)
         value: Any
+        inside: dict[str, Origin] = {}
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             value = self._mapping(node, key)
         elif isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            value = [self.convert(item, f"{key}[{index}]").plain() for index, item in enumerate(node.value)]
+            items = [self.convert(item, f"{key}[{index}]") for index, item in enumerate(node.value)]
+            value = [item.plain() for item in items]
+            inside = {f"[{index}]{below}": place for index, item in enumerate(items) for below, place in item.places()}
         elif isinstance(node, yaml.ScalarNode):
             value = _scalar(node, origin, key)
         else:
             raise _tag_error(node, origin, key)
         self._depth -= 1
-        return Entry(value, origin)
+        return Entry(value, origin, inside)
 
     def _mapping(self, node: yaml.MappingNode, prefix: str) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
@@ -158,7 +172,8 @@ class _Converter:
                 first = entries[name].origin.where
                 raise _error(origin, key, f"given twice, first at {first}; keep one of them")
             # The key's line, not the value's: a block list starts a line later.
-            entries[name] = Entry(self.convert(value_node, key).value, origin)
+            below = self.convert(value_node, key)
+            entries[name] = Entry(below.value, origin, below.inside)
         return entries
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,17 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.data.sources import TransitionDataset
 from rl_training.envs.builtin.synthetic import ACTION_SPACES, OBSERVATION_SPACES, SyntheticEnv
+from rl_training.envs.factory import make_vector_env
+from rl_training.execution.executor import Execution
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config
 from rl_training.experiment.run.session import TrainingSession
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.trainer import BaseTrainer
-from rl_training.utils.spaces import Observation
+from rl_training.utils.spaces import ActionAdapter, Observation, stored_obs
 
 NUM_ENVS = 2
 
@@ -38,6 +41,7 @@ SHORT_RUN: dict[str, dict[str, Any]] = {
         "train_frequency": 2,
         "gradient_steps": 1,
     },
+    "offline": {"batch_size": 16},
 }
 """Settings that let a short run do everything a long one does, by kind of trainer."""
 
@@ -70,7 +74,7 @@ class Bench:
     def action_space(self) -> spaces.Space[Any]:
         return ACTION_SPACES[self.algorithm_class.action_spaces[0]][0]
 
-    def config(self, seed: int, *, evaluate: bool = False) -> TrainConfig:
+    def config(self, seed: int, *, evaluate: bool = False, execution: Execution = "auto") -> TrainConfig:
         hyperparams = dict(SHORT_RUN[registry.algorithm_info(self.algo).trainer])
         settings: dict[str, Any] = {
             "hyperparams": {**hyperparams, **self.hyperparams},
@@ -95,6 +99,7 @@ class Bench:
             total_timesteps=self.total_timesteps,
             num_envs=NUM_ENVS,
             device=str(self.device),
+            execution=execution,
             **settings,
         )
 
@@ -112,19 +117,26 @@ class Bench:
         action_space: spaces.Space[Any] | None = None,
         seed: int | None = None,
         evaluate: bool = False,
+        execution: Execution = "auto",
         stop_at: int | None = None,
     ) -> Iterator[TrainingSession]:
         """A run that has not started; `stop_at` ends it at the first iteration boundary at or after that step."""
         observed = self.observation_space if observation_space is None else observation_space
         acted = self.action_space if action_space is None else action_space
-        config, hyperparams = complete_config(self.config(self.seed if seed is None else seed, evaluate=evaluate))
-        source = EnvSource(lambda: SyntheticEnv(observed, acted))
+        settings = self.config(self.seed if seed is None else seed, evaluate=evaluate, execution=execution)
+        config, hyperparams = complete_config(settings)
+        source = EnvSource(lambda: SyntheticEnv(observed, acted), self._dataset(observed, acted))
         envs = source.training_envs(config)
         try:
             algorithm = build_algorithm(config, hyperparams, observed, acted, self.device)
             yield TrainingSession(config, algorithm, envs, source, callbacks=[_Watch(stop_at)])
         finally:
-            envs.close()
+            if envs is not None:
+                envs.close()
+
+    def _dataset(self, observed: spaces.Space[Any], acted: spaces.Space[Any]) -> TransitionDataset | None:
+        """Random steps for an offline algorithm, None for any other."""
+        return synthetic_dataset(observed, acted) if registry.algorithm_info(self.algo).trainer == "offline" else None
 
     def trained(self, **settings: Any) -> Groups:
         """The final state of a run."""
@@ -139,13 +151,39 @@ class Bench:
     def observations(self, count: int = 32) -> Observation:
         """A batch of observations as a vector environment gives them."""
         observed, acted = self.observation_space, self.action_space
-        envs = EnvSource(lambda: SyntheticEnv(observed, acted)).training_envs(
-            replace(self.config(self.seed), num_envs=count)
-        )
+        envs = make_vector_env(self.config(self.seed), count, custom=lambda: SyntheticEnv(observed, acted))
         try:
             return envs.reset(seed=self.seed)[0]
         finally:
             envs.close()
+
+
+def synthetic_dataset(observed: spaces.Space[Any], acted: spaces.Space[Any], steps: int = 200) -> TransitionDataset:
+    """Transitions of random actions in a synthetic environment."""
+    env, adapter, rng = SyntheticEnv(observed, acted), ActionAdapter(acted), np.random.default_rng(0)
+    rows: list[tuple[Any, ...]] = []
+    obs, _ = env.reset(seed=0)
+    for _ in range(steps):
+        action = adapter.sample(rng, 1)
+        next_obs, reward, terminated, truncated, _ = env.step(adapter.to_env(action)[0])
+        rows.append((obs, action[0], reward, next_obs, terminated))
+        obs = env.reset()[0] if terminated or truncated else next_obs
+    before, actions, rewards, after, terminated_rows = zip(*rows)
+
+    def stacked(parts: Any) -> Observation:
+        if isinstance(parts[0], dict):
+            return stored_obs({key: np.stack([part[key] for part in parts]) for key in parts[0]})
+        return stored_obs(np.stack(parts))
+
+    return TransitionDataset(
+        observed,
+        acted,
+        obs=stacked(before),
+        actions=np.stack(actions),
+        rewards=np.array(rewards),
+        next_obs=stacked(after),
+        terminated=np.array(terminated_rows),
+    )
 
 
 class _Watch(Callback):

@@ -38,6 +38,9 @@ from rl_training.utils.trees import differing_paths
 
 DEFAULT_TIMESTEPS = 520
 
+FEW_STEPS, OFTEN = 80, 8
+"""Environment steps of the runs that are compared with eager ones, and recordings of one function that are too many in them."""
+
 
 @dataclass(frozen=True)
 class CheckResult:
@@ -100,6 +103,8 @@ def check_algorithm(
     - split_run: a run stopped half-way, saved, built anew and resumed ends bit for bit like one never stopped.
     - state_tree: the whole state comes through the checkpoint format exactly.
     - evaluation: evaluating during training changes nothing in it.
+    - execution: it trains as written, too, a short run ends within rounding of the recorded one, and nothing is recorded over and
+      over again.
     - observation_space:NAME, action_space:NAME: trains in each space it declares, with finite metrics.
     - refusals: every other space is refused with SpaceError.
     """
@@ -111,6 +116,7 @@ def check_algorithm(
         "split_run": lambda: _check_split_run(bench),
         "state_tree": lambda: _check_state_tree(bench),
         "evaluation": lambda: _check_evaluation(bench),
+        "execution": lambda: _check_execution(bench),
         "refusals": lambda: _check_refusals(bench),
     }
     declared = registry.load(algo)
@@ -213,6 +219,29 @@ def _check_evaluation(bench: Bench) -> None:
             "evaluating during training changes the training",
             ("runtime.timer", "runtime.callbacks"),
         )
+
+
+def _check_execution(bench: Bench) -> None:
+    """Only the first few updates are compared: rounding grows, and at last makes for other actions."""
+    weights: dict[str, dict[str, Tensor]] = {}
+    for execution in ("eager", "auto"):
+        with bench.session(execution=execution, stop_at=FEW_STEPS) as session:
+            session.train()
+            weights[execution] = {
+                name: value.detach().cpu() for name, value in session.algorithm.policy.state_dict().items()
+            }
+            often = [function.name for function in session.algorithm.executor.functions if function.recordings > OFTEN]
+            require(
+                not often,
+                f"{', '.join(often)} is recorded over and over again: name attributes that change between updates in `unwatched`",
+            )
+    for name, wanted in weights["eager"].items():
+        found = weights["auto"][name]
+        near = torch.allclose(found.double(), wanted.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
+        require(near, f"recorded updates end with another {name} than updates as written")
+    _require_same(
+        bench.trained(execution="eager"), bench.trained(execution="eager"), "two eager runs differ", ("runtime.timer",)
+    )
 
 
 def _check_observation_space(bench: Bench, name: str) -> None:

@@ -37,14 +37,14 @@ from rl_training.runtime.trainer import BaseTrainer, OfflineTrainer, OffPolicyTr
 from rl_training.utils.coerce import plain_value
 from rl_training.utils.errors import ConfigError, EnvCreationError
 from rl_training.utils.seeding import derive_seed
-from rl_training.utils.spaces import ActionAdapter, obs_layout
+from rl_training.utils.spaces import ActionAdapter, obs_layout, space_name
 
 
 def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, Any]:
     """The config with every hyperparameter written out, and the hyperparameters as the algorithm's own dataclass."""
     config = source.config if isinstance(source, ResolvedConfig) else source
     locate: Callable[[str], str | None] = source.locate if isinstance(source, ResolvedConfig) else lambda key: None
-    registry.algorithm_info(config.algo, locate("algo"))
+    info = registry.algorithm_info(config.algo, locate("algo"))
     algorithm_class = registry.load(config.algo)
     try:
         hyperparams = build_dataclass(algorithm_class.config_class, config.hyperparams, "hyperparams", locate)
@@ -66,16 +66,16 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
         if getattr(config.policy, key) != getattr(PolicyConfig(), key):
             place = locate(f"policy.{key}")
             raise ConfigError(
-                f"{place + ': ' if place else ''}policy.{key} means nothing to {algorithm_class.__name__}: leave it out."
+                f"{place + ': ' if place else ''}policy.{key} means nothing to {info.name}: leave it out."
             )
     return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
 
 
 def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
-    prefix = f"{place}: " if place else ""
+    prefix, name = f"{place}: " if place else "", registry.algorithm_info(config.algo).name
     if not algorithm_class.can_overlap:
         raise ConfigError(
-            f"{prefix}overlap is not for {algorithm_class.__name__}, only for PPO, A2C and off-policy algorithms. Leave it out."
+            f"{prefix}overlap is not for {name}, only for PPO, A2C and off-policy algorithms. Leave it out."
         )
     if issubclass(algorithm_class, OnPolicyAlgorithm) and select_device(config.device).type != "cpu":
         raise ConfigError(
@@ -83,7 +83,7 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
         )
     if issubclass(algorithm_class, OnPolicyAlgorithm) and algorithm_class.__module__ == "__main__":
         raise ConfigError(
-            f"{prefix}overlap learns in a second process, which cannot see {algorithm_class.__name__} in your script. "
+            f"{prefix}overlap learns in a second process, which cannot see {name} in your script. "
             "Move the class into a module and import it from there."
         )
 
@@ -91,7 +91,8 @@ def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any
 def _check_precision(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
     prefix, device = f"{place}: " if place else "", select_device(config.device).type
     if not algorithm_class.other_precisions:
-        raise ConfigError(f"{prefix}{algorithm_class.__name__} computes in float32 only: leave out precision.")
+        name = registry.algorithm_info(config.algo).name
+        raise ConfigError(f"{prefix}{name} computes in float32 only: leave out precision.")
     if config.precision == "tf32" and device != "cuda":
         raise ConfigError(
             f"{prefix}precision: tf32 is for NVIDIA GPUs, and this run uses the device {device}. Leave it out."
@@ -110,20 +111,40 @@ def select_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+NO_ENV = "dataset"
+"""The `env_id` of a run that has a dataset and no environment."""
+
+
 @dataclass(frozen=True)
 class EnvSource:
-    """Where environments come from: the config's id, or what the user handed over in Python."""
+    """Where experience comes from: environments of the config's id, or what the user handed over in Python."""
 
     given: EnvLike | None = None
+    dataset: TransitionDataset | None = None
+    """What an offline algorithm learns from; environments are then only for evaluations."""
 
     @property
     def name(self) -> str | None:
         return None if self.given is None else env_name(self.given)
 
-    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any]:
+    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any] | None:
+        """The environments to train in; None for an algorithm that learns from a dataset."""
+        offline = registry.algorithm_info(config.algo).trainer == "offline"
+        if offline and self.dataset is None:
+            raise ConfigError(f"{config.algo} learns from a dataset and was given none: hand one over in Python.")
+        if self.dataset is not None and not offline:
+            raise ConfigError(f"{config.algo} learns from environments, not from a dataset: give an id or a callable.")
+        if offline:
+            return None
         if config.hyperparams.get("hindsight"):
             self.goal_rules(config)  # an environment without goals is refused here, before anything is written
+        if config.evaluation.wrappers is not None:
+            self.evaluation_envs(config)  # so is an evaluation that does not fit
         if isinstance(self.given, VectorEnv):
+            if config.env.wrappers:
+                raise EnvCreationError(
+                    "env.wrappers cannot go into a vector environment object: give an id or a callable."
+                )
             return self.given
         if self.given is None:
             return make_vector_env(config, device=str(select_device(config.device)))
@@ -135,11 +156,18 @@ class EnvSource:
         """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses."""
         if isinstance(self.given, VectorEnv):
             return _cannot_copy
+        if self.given is None and config.env_id == NO_ENV:
+            raise EnvCreationError(
+                "there is no environment to evaluate in: name one next to the dataset, or set evaluation.every=0."
+            )
         custom = None if self.given is None else custom_factory(_not_the_same(self.given))
         # Native vector environments stay native: their dynamics may differ in rounding from the single one's. Tensor ones are
         # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
         backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
-        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0))
+        wrappers = config.env.wrappers if config.evaluation.wrappers is None else config.evaluation.wrappers
+        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0, wrappers=wrappers))
+        if config.evaluation.wrappers is not None:
+            _check_same_spaces(EnvFactory.of(config, custom)(), EnvFactory.of(settings, custom)())
         return lambda count: make_vector_env(settings, count, custom=custom)
 
     def goal_rules(self, config: TrainConfig) -> GoalRules:
@@ -149,8 +177,27 @@ class EnvSource:
                 "hindsight needs a single environment to ask for rewards, and a vector environment object cannot be copied: "
                 "give an id or a callable."
             )
+        if config.env.wrappers:
+            raise ConfigError(
+                "hindsight asks the environment itself for the rewards of other goals, past its wrappers: leave out env.wrappers, "
+                "or set hyperparams.hindsight=0."
+            )
         custom = None if self.given is None else custom_factory(_not_the_same(self.given))
-        return GoalRules(EnvFactory(config.env_id, dict(config.env.kwargs), config.env.max_episode_steps, custom)())
+        return GoalRules(EnvFactory.of(config, custom)())
+
+
+def _check_same_spaces(training: gym.Env[Any, Any], evaluation: gym.Env[Any, Any]) -> None:
+    for role in ("observation_space", "action_space"):
+        trained, evaluated = getattr(training, role), getattr(evaluation, role)
+        if trained != evaluated:
+            texts = [f"{space_name(space)} of shape {space.shape} and {space.dtype}" for space in (trained, evaluated)]
+            texts[1] = "one with other bounds" if texts[0] == texts[1] else texts[1]
+            raise ConfigError(
+                f"the {role.replace('_', ' ')} is {texts[0]} with env.wrappers, but {texts[1]} with evaluation.wrappers: "
+                "name the wrappers that change it in both"
+            )
+    training.close()
+    evaluation.close()
 
 
 def _not_the_same(given: EnvLike) -> EnvLike:
@@ -177,9 +224,8 @@ def build_algorithm(
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
     if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
-        raise ConfigError(
-            f"env.normalize_rewards is not for {algorithm_class.__name__}: rewards in its replay buffer would change scale."
-        )
+        name = registry.algorithm_info(config.algo).name
+        raise ConfigError(f"env.normalize_rewards is not for {name}: rewards in its replay buffer would change scale.")
     return _algorithm_maker(algorithm_class, config, hyperparams, observation_space, action_space, device=device)()
 
 
@@ -215,11 +261,10 @@ def build_trainer(
     env_source: EnvSource,
     callbacks: Sequence[Callback],
     scratch: Path,
-    dataset: TransitionDataset | None = None,
 ) -> BaseTrainer:
     """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch, dataset))
+    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
 
 
 @dataclass(frozen=True)
@@ -233,7 +278,6 @@ class _Parts:
     env_source: EnvSource
     callbacks: Sequence[Callback]
     scratch: Path
-    dataset: TransitionDataset | None = None
 
 
 def _buffer_layout(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
@@ -311,12 +355,9 @@ def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
 
 
 def _build_offline(parts: _Parts) -> OfflineTrainer:
-    config = parts.config
-    if parts.dataset is None:
-        raise ConfigError(
-            f"{config.algo} learns from a dataset and was given none: hand one over, e.g. {config.algo}(dataset)."
-        )
-    return OfflineTrainer(parts.algorithm, parts.dataset, config.total_timesteps, parts.callbacks, seed=config.seed)
+    config, dataset = parts.config, parts.env_source.dataset
+    assert dataset is not None, "training_envs refuses an offline algorithm without one"
+    return OfflineTrainer(parts.algorithm, dataset, config.total_timesteps, parts.callbacks, seed=config.seed)
 
 
 _TRAINERS: dict[str, Callable[..., BaseTrainer]] = {

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rl_training._version import __version__
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.run_dir import METADATA, strict_json, write_atomically
 from rl_training.utils.errors import UserError
 from rl_training.utils.system import cpu_name
+from rl_training.version import __version__
 
 _PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "box2d", "ale-py")
 

@@ -76,13 +76,10 @@ def _run(
     env_source = EnvSource()
     envs = env_source.training_envs(config)
     try:
+        spaces = Spaces.of(envs)
         if checkpoint is not None:
-            check_policy_fits(
-                checkpoint, config, hyperparams, Spaces(envs.single_observation_space, envs.single_action_space)
-            )
-        algorithm = build_algorithm(
-            config, hyperparams, envs.single_observation_space, envs.single_action_space, device
-        )
+            check_policy_fits(checkpoint, config, hyperparams, spaces)
+        algorithm = build_algorithm(config, hyperparams, spaces.observation, spaces.action, device)
         # Only now, when the config has proved to be runnable, is anything written.
         if run_dir is None:
             run_dir = make_run_dir(config)
@@ -97,7 +94,8 @@ def _run(
             session.resume(checkpoint, notes)
         return session.train()
     finally:
-        envs.close()
+        if envs is not None:
+            envs.close()
 
 
 def _current_config(run_dir: Path, saved: TrainConfig) -> TrainConfig:

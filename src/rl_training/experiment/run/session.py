@@ -13,7 +13,6 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.sources import TransitionDataset
 from rl_training.experiment.checkpoint.replay_segments import INFO as REPLAY_SEGMENTS
 from rl_training.experiment.checkpoint.replay_segments import ReplaySegments, replay_state
 from rl_training.experiment.checkpoint.snapshot import Spaces, restore, take_snapshot
@@ -74,16 +73,14 @@ class TrainingSession:
         envs: VectorEnv[Any, Any, Any] | None,
         env_source: EnvSource,
         *,
-        dataset: TransitionDataset | None = None,
         run_dir: Path | None = None,
         callbacks: Sequence[Callback] = (),
         reference: Reference | None = None,
     ):
-        """Spaces come from the environments, or from the dataset of a run without any."""
+        """`envs` is None for a run that learns from its source's dataset."""
         self.config, self.algorithm, self.run_dir = config, algorithm, run_dir
         self.reference = reference
-        described = envs if dataset is None else dataset
-        self.spaces = Spaces.of(described)
+        self.spaces = Spaces.of(env_source.dataset if envs is None else envs)
         self.envs = envs
         self.metadata: RunMetadata | None = None
         self.store: CheckpointStore | None = None
@@ -102,7 +99,7 @@ class TrainingSession:
         self._temporary = tempfile.TemporaryDirectory(prefix="axiomrl-") if run_dir is None else None
         scratch = Path(self._temporary.name) if self._temporary is not None else run_dir / SCRATCH  # type: ignore[operator]
         ordered = [*self._before, *callbacks, *self._after]
-        self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch, dataset)
+        self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch)
         self._segments = ReplaySegments(run_dir / CHECKPOINTS) if run_dir is not None else None
 
     def resume(self, checkpoint: Checkpoint, notes: Sequence[str] = ()) -> None:

@@ -128,7 +128,7 @@ class RunView:
     def eta(self) -> float | None:
         """Seconds left at the pace of the second half of the steps so far.
 
-        The first half is left out: it may hold compiling, or random actions without learning. None before the first metrics.
+        The first half is left out: it may hold random actions without learning. None before the first metrics.
         """
         points = self._times.points
         if not points or self.step == 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rl_training._version import __version__
 from rl_training.experiment.run.run_dir import strict_json
+from rl_training.version import __version__
 from rl_training.zoo.report.curves import Band
 from rl_training.zoo.report.model import Environment, Group, Report, RunRow, Score
 from rl_training.zoo.report.run_rules import resumes

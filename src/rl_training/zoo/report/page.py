@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from rl_training._version import __version__
+from rl_training.version import __version__
 from rl_training.zoo.report import sections
 from rl_training.zoo.report.findings import SEVERITIES
 from rl_training.zoo.report.markup import Child, Html, join, tag

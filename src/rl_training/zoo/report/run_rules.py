@@ -122,7 +122,7 @@ def slow(run: RunRecord) -> Iterator[Finding]:
             "slow_aside",
             "note",
             "Evaluations and checkpoints take a large part of the time",
-            f"{show_share(aside)} of {show_seconds(speed.elapsed)} went to evaluations, checkpoints and compiling",
+            f"{show_share(aside)} of {show_seconds(speed.elapsed)} went to evaluations and checkpoints",
             "evaluate less often or on fewer episodes (`evaluation.every`, `evaluation.episodes`)",
             run,
         )

@@ -306,7 +306,7 @@ def speed(report: Report) -> Html | None:
     key = tag("p", *(tag("span", stage, class_=f"key stage-{stage}") for stage in SHARES), class_="keys")
     header = [("Group", False), ("Steps/s", True), ("Share of the training time", False)]
     header += [(stage, True) for stage in SHARES]
-    note = "Without evaluations, checkpoints and compiling. Other is mostly logging."
+    note = "Without evaluations and checkpoints. Other is mostly logging."
     return join(key, table("Speed by stage", header, rows, class_="speed"), tag("p", note, class_="hint"))
 
 

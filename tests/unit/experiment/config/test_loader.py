@@ -109,7 +109,7 @@ def test_values_read_as_people_write_them(write: Write, text: str, value: object
         ),
         (
             "policy:\n  hidden_sizes:\n    - 64\n    - x\n",
-            "x.yaml:2: key 'policy.hidden_sizes[1]': expected an integer",
+            "x.yaml:4: key 'policy.hidden_sizes[1]': expected an integer",
         ),
         (
             "evaluation: {every: 0}\nstopping:\n  reward: 3\n",

@@ -80,10 +80,10 @@ def test_shares_are_weighted_with_the_seconds_each_line_covers() -> None:
 
 
 def test_what_to_try_is_never_what_the_run_already_does() -> None:
-    assert "compile=true" in speed_advice("learn", {"compile": False}, {})
-    compiled = {"compile": True, "num_threads": 1}
-    assert "num_threads=2" in speed_advice("learn", compiled, {"device": "cpu", "cpu_count": 4})
-    assert "smaller network" in speed_advice("learn", compiled, {"device": "cuda"})
+    assert "execution=auto" in speed_advice("learn", {"execution": "eager"}, {})
+    recorded = {"execution": "auto", "num_threads": 1}
+    assert "num_threads=2" in speed_advice("learn", recorded, {"device": "cpu", "cpu_count": 4})
+    assert "smaller network" in speed_advice("learn", recorded, {"device": "cuda"})
     assert "async" in speed_advice("env", {"env": {"backend": "sync"}}, {})
     assert "--num-envs 16" in speed_advice("env", {"env": {"backend": "async"}, "num_envs": 8}, {})
     assert "--device cpu" in speed_advice("inference", {}, {"device": "cuda"})
