@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import importlib.metadata
+import pkgutil
 import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -99,8 +98,7 @@ def checked_reference(text: str) -> str:
 
 def import_reference(text: str) -> Any:
     """What "module:attribute" stands for; ImportError or AttributeError if it is not there."""
-    module, _, path = text.partition(":")
-    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    return pkgutil.resolve_name(text)
 
 
 def _origin(thing: Any) -> str:
