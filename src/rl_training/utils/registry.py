@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.metadata
-import pkgutil
 import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -98,7 +99,8 @@ def checked_reference(text: str) -> str:
 
 def import_reference(text: str) -> Any:
     """What "module:attribute" stands for; ImportError or AttributeError if it is not there."""
-    return pkgutil.resolve_name(text)
+    module, _, path = text.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 
 def _origin(thing: Any) -> str:
