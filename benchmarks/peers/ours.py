@@ -209,7 +209,7 @@ def gae(work: Work) -> Result:
 
 def checkpoint(work: Work) -> Result:
     from rl_training.data.replay_buffer import ReplayBuffer
-    from rl_training.experiment.checkpoint.replay_segments import INFO, ReplaySegments, load_replay, saved_replay
+    from rl_training.experiment.checkpoint.replay_segments import INFO, ReplaySegments, saved_replay
     from rl_training.experiment.checkpoint.store import CheckpointStore
 
     def make() -> ReplayBuffer:
@@ -228,7 +228,7 @@ def checkpoint(work: Work) -> Result:
         _fill(buffer, work, work["new_steps"])
         second = seconds_of(lambda: save(2))
         loaded = make()
-        load = seconds_of(lambda: load_replay(saved_replay(store.load_latest(verify=segments.verify)[0]), loaded))
+        load = seconds_of(lambda: loaded.load_state_dict(saved_replay(store.load_latest(verify=segments.verify)[0])))
         assert len(loaded) == work["filled"]
     return {"values": {"first_save": first, "second_save": second, "load": load}}
 

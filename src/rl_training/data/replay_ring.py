@@ -16,7 +16,7 @@ from rl_training.data.replay_storage import Allocator, Frames, Ints, ObsStorage
 from rl_training.data.rollout_buffer import Shape
 from rl_training.execution.batches import ObsTensor
 from rl_training.utils.errors import CheckpointError
-from rl_training.utils.spaces import Array
+from rl_training.utils.spaces import Array, map_obs
 
 TERMINATED, TRUNCATED = 1, 2
 FLAG_BITS = 2
@@ -242,7 +242,8 @@ class ReplayRing:
         final = _select_frames(self._obs.as_frames(rows["final_obs"]), finals)
         self._end(target[which], rows["flags"][kept][which].astype(np.int32), final)
         self.counts = stop.copy()
-        self._find_open()
+        newest = self._ends.take(self._rows(stop - 1, self._envs))
+        self._open = (newest == 0) & (stop > self._first)
 
     def head_state(self) -> dict[str, Any]:
         """The small rest of the state: counts, and how each environment's newest step continues."""
@@ -293,10 +294,6 @@ class ReplayRing:
             self._end(self._rows(self.counts[envs] - 1, envs), flags[envs].astype(np.int32), final)
             self._open[envs] = False
 
-    def _find_open(self) -> None:
-        newest = self._ends.take(self._rows(self.counts - 1, self._envs))
-        self._open = (newest == 0) & (self.counts > self._first)
-
 
 def to_host(tensor: Tensor) -> NDArray[Any]:
     return tensor.detach().cpu().numpy()
@@ -311,9 +308,7 @@ def count_ranges(start: Ints, stop: Ints) -> tuple[Ints, Ints]:
 
 
 def _select(obs: ObsTensor, envs: Tensor) -> ObsTensor:
-    if isinstance(obs, dict):
-        return _select_frames(obs, envs)
-    return obs[envs.to(obs.device)]
+    return map_obs(lambda rows: rows[envs.to(rows.device)], obs)
 
 
 def _select_frames(frames: Frames, rows: Tensor) -> Frames:

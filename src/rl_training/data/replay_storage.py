@@ -99,17 +99,11 @@ class ObsStorage:
                     f"frame_stack {frame_stack} needs observations of {frame_stack} frames, e.g. ({frame_stack}, 84, 84); "
                     f"these have the shape {shapes[PLAIN] if self.single else shapes}"
                 )
-        self._frame_shapes = {key: shape[1:] if key in self.stacked else shape for key, shape in shapes.items()}
-        self._dtypes = dtypes
         # Files are numbered, because a Dict's keys need not be file names.
         self.columns = {
-            key: allocator.table(f"obs_{number}", rows, self._frame_shapes[key], dtypes[key])
-            for number, key in enumerate(shapes)
+            key: allocator.table(f"obs_{number}", rows, shape[1:] if key in self.stacked else shape, dtypes[key])
+            for number, (key, shape) in enumerate(shapes.items())
         }
-        self._pool: dict[str, Table] = {}
-        self._pool_rows = 0
-        self._free = np.empty(0, dtype=np.int32)
-        self._free_count = 0
         self.clear_finals()
 
     @property
@@ -189,23 +183,23 @@ class ObsStorage:
         self._free_count += len(rows)
 
     def clear_finals(self) -> None:
-        self._pool_rows, self._free_count = 0, 0
-        self._free = np.empty(0, dtype=np.int32)
-        self._pool = {}
+        self._pool: dict[str, Table] = {}
+        # The first `_free_count` of these are free rows of the pool; it is as long as the pool.
+        self._free, self._free_count = np.empty(0, dtype=np.int32), 0
         self._grow(16)
 
     def _grow(self, missing: int) -> None:
-        before, self._pool_rows = self._pool_rows, max(2 * self._pool_rows, self._pool_rows + missing)
+        before = len(self._free)
+        count = max(2 * before, before + missing)
         old, self._pool = self._pool, {}
-        for number, (key, shape) in enumerate(self._frame_shapes.items()):
-            self._pool[key] = self.allocator.table(f"final_obs_{number}", self._pool_rows, shape, self._dtypes[key])
+        for number, (key, column) in enumerate(self.columns.items()):
+            shape = tuple(column.tensor.shape[1:])
+            self._pool[key] = self.allocator.table(f"final_obs_{number}", count, shape, column.dtype)
             if before:
                 self._pool[key].tensor[:before] = old[key].tensor
-        free = np.empty(self._pool_rows, dtype=np.int32)
-        new = np.arange(self._pool_rows - 1, before - 1, -1, dtype=np.int32)  # the lowest on top
-        free[: self._free_count] = self._free[: self._free_count]
-        free[self._free_count : self._free_count + len(new)] = new
-        self._free, self._free_count = free, self._free_count + len(new)
+        new = np.arange(count - 1, before - 1, -1, dtype=np.int32)  # the lowest on top
+        self._free = np.concatenate([self._free[: self._free_count], new, self._free[self._free_count :]])
+        self._free_count += len(new)
 
     def on_device(self, indices: Ints) -> Tensor:
         return torch.from_numpy(indices).to(self.device)

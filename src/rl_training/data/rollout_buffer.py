@@ -198,9 +198,7 @@ class RolloutBuffer:
 
     def flat_obs(self) -> ObsTensor:
         """Observations as (T·N, ...)."""
-        if isinstance(self.obs, dict):
-            return {key: value.flatten(0, 1) for key, value in self.obs.items()}
-        return self.obs.flatten(0, 1)
+        return map_obs(lambda stored: stored.flatten(0, 1), self.obs)
 
     @property
     def _all_valid(self) -> bool:
@@ -209,8 +207,7 @@ class RolloutBuffer:
 
     def valid_obs(self) -> ObsTensor:
         """Observations of the valid steps as (B, ...)."""
-        flat = self.flat_obs()
-        return flat if self._all_valid else _rows(flat, self.valid.flatten())
+        return self.flat_obs() if self._all_valid else map_obs(lambda stored: stored[self.valid], self.obs)
 
     def of_valid(self, numbers: Tensor) -> Tensor:
         """Those of numbers (T, N) that belong to valid steps, (B,)."""
@@ -266,12 +263,6 @@ def _copy(saved: Any, stored: ObsTensor) -> None:
             f"a rollout holds {saved.dtype} {tuple(saved.shape)}, not {stored.dtype} {tuple(stored.shape)}"
         )
     stored.copy_(saved)
-
-
-def _rows(obs: ObsTensor, indices: Tensor) -> ObsTensor:
-    if isinstance(obs, dict):
-        return {key: value[indices] for key, value in obs.items()}
-    return obs[indices]
 
 
 def _cut(rows: Any, indices: Tensor, sizes: list[int]) -> Sequence[Any]:

@@ -16,6 +16,7 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from gymnasium.vector.utils import concatenate, iterate
 
 from rl_training.utils.errors import EnvWorkerError
+from rl_training.utils.spaces import map_obs
 
 _PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
 
@@ -62,7 +63,7 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
                 autoreset_mode=autoreset_mode,
             )
         except _PIPE_ERRORS:
-            raise self._death_error(self._first_dead()) from None
+            raise self._first_death() from None
 
     def step_async(self, actions: Any) -> None:
         self._assert_is_running()
@@ -98,33 +99,25 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
             self.observations = concatenate(self.single_observation_space, observations, self.observations)
         if restarted.any():
             infos["worker_restarted"] = restarted
-        return _copied(self.observations), rewards, terminations, truncations, infos
+        return map_obs(np.copy, self.observations), rewards, terminations, truncations, infos
 
     def call_each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Calls the method on every sub-environment, each with its own arguments."""
         self._assert_is_running()
-        results = []
         try:
             for pipe, args in zip(self.parent_pipes, arguments):
                 pipe.send(("_call", (name, args, {})))
-            for pipe in self.parent_pipes:
-                results.append(pipe.recv())
+            results = [pipe.recv() for pipe in self.parent_pipes]
         except _PIPE_ERRORS:
-            raise self._death_error(self._first_dead()) from None
+            raise self._first_death() from None
         self._raise_if_errors([success for _, success in results])
         return [value for value, _ in results]
 
-    def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         try:
-            super().reset_async(seed, options)
+            return super().reset(seed=seed, options=options)
         except _PIPE_ERRORS:
-            raise self._death_error(self._first_dead()) from None
-
-    def reset_wait(self, timeout: float | None = None) -> Any:
-        try:
-            return super().reset_wait(timeout)
-        except _PIPE_ERRORS:
-            raise self._death_error(self._first_dead()) from None
+            raise self._first_death() from None
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Workers hold nothing that needs a farewell, and a dead or busy one must not hang the run: end them."""
@@ -142,10 +135,11 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
             raise self._death_error(index)
         self._dead.add(index)
 
-    def _first_dead(self) -> int:
-        """The worker whose pipe broke; its process ends within moments."""
+    def _first_death(self) -> EnvWorkerError:
+        """The error for the worker whose pipe broke; its process ends within moments."""
         wait([process.sentinel for process in self.processes], timeout=5)
-        return next((index for index, process in enumerate(self.processes) if not process.is_alive()), 0)
+        dead = (index for index, process in enumerate(self.processes) if not process.is_alive())
+        return self._death_error(next(dead, 0))
 
     def _death_error(self, index: int) -> EnvWorkerError:
         self.processes[index].join(timeout=5)
@@ -192,9 +186,3 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
             raise self._death_error(index) from None
         self._raise_if_errors([True] * index + [success] + [True] * (self.num_envs - index - 1))
         return result[0]
-
-
-def _copied(observations: Any) -> Any:
-    if isinstance(observations, dict):
-        return {key: value.copy() for key, value in observations.items()}
-    return observations.copy()

@@ -158,16 +158,10 @@ def _with_final_obs(reset_obs: Observation, infos: dict[str, Any], ended: Array)
     """The reset observations with the rows of ended episodes replaced by their final observations."""
     if "final_obs" not in infos:
         raise UserError('a SAME_STEP vector environment ended an episode without infos["final_obs"]')
-    next_obs = map_obs(np.copy, reset_obs)
-    finals = infos["final_obs"]
-    if isinstance(next_obs, np.ndarray) and isinstance(finals, np.ndarray) and finals.shape == next_obs.shape:
-        next_obs[ended] = finals[ended]  # a batch of rows, not one object per environment
-        return next_obs
-    for index in np.flatnonzero(ended):
-        final = finals[index]
-        if isinstance(next_obs, dict):
-            for key, rows in next_obs.items():
-                rows[index] = final[key]
-        else:
-            next_obs[index] = final
+    next_obs, finals = map_obs(np.copy, reset_obs), infos["final_obs"][ended]
+    if isinstance(next_obs, dict):
+        for key, rows in next_obs.items():
+            rows[ended] = [final[key] for final in finals]
+    else:  # a batch of rows, or one object per environment
+        next_obs[ended] = list(finals) if finals.dtype == object else finals
     return next_obs

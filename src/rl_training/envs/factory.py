@@ -25,11 +25,6 @@ from rl_training.utils.seeding import derive_seed
 
 EnvLike = str | Callable[[], gym.Env[Any, Any]] | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
-_AUTORESET = {
-    "same_step": AutoresetMode.SAME_STEP,
-    "next_step": AutoresetMode.NEXT_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
 # Which extra brings which simulator: (prefix of the entry point's module, module to import, extra).
 _EXTRAS = (
     ("gymnasium.envs.mujoco", "mujoco", "mujoco"),
@@ -41,14 +36,10 @@ _EXTRAS = (
 class HasEnvSettings(Protocol):
     """What the factory needs of a TrainConfig."""
 
-    @property
-    def env_id(self) -> str: ...
-    @property
-    def env(self) -> EnvConfig: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+    env_id: str
+    env: EnvConfig
+    num_envs: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ def make_vector_env(
     if cfg.env.backend == "tensor":
         return _make_tensor(cfg, count, custom, device)
     factory = EnvFactory.of(cfg, custom)
-    mode = _AUTORESET[cfg.env.autoreset]
+    mode = AutoresetMode[cfg.env.autoreset.upper()]
     if cfg.env.backend == "async":
         factory().close()  # the user's mistakes are reported from here, not from a worker
         seed = derive_seed(cfg.seed, "restarted workers")

@@ -35,7 +35,7 @@ class GoalRules:
             )
         goals = _example_goals(env)
         self._reward = _for_batches(env.get_wrapper_attr("compute_reward"), goals)
-        self._terminated: Callable[[Array, Array], Array] | None = None
+        self._terminated: Callable[[Array, Array], Array] = lambda achieved, desired: np.zeros(len(achieved))
         if env.has_wrapper_attr("compute_terminated"):
             self._terminated = _for_batches(env.get_wrapper_attr("compute_terminated"), goals)
 
@@ -45,8 +45,6 @@ class GoalRules:
 
     def terminated(self, achieved: Array, desired: Array) -> Array:
         """Goals (B, ...) -> (B,) bool."""
-        if self._terminated is None:
-            return np.zeros(len(achieved), dtype=np.bool_)
         return self._terminated(achieved, desired).astype(np.bool_)
 
 

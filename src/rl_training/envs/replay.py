@@ -7,6 +7,7 @@ what was stored; only a bit-for-bit match counts as exact. An environment with i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -14,10 +15,10 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.envs.wrapper_state import wrappers_digest
-from rl_training.utils.spaces import same_observation
+from rl_training.utils.spaces import map_obs, same_tree
 
 # Wrappers whose whole state is known, so that an environment's own export is enough.
-_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
+_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
 class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -57,13 +58,14 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         if self._start is None:
             return None
         state: dict[str, Any] = {
-            "observation": _as_arrays(self._observation),
+            "observation": map_obs(np.asarray, self._observation),
             "generator": self._generator_state(),
             "return": self._episode_return,
             "done": self._done,
         }
         if self._exports_itself():
-            return {**state, "own": self.unwrapped.get_state(), "elapsed": self._elapsed_steps()}  # type: ignore[attr-defined]
+            elapsed = [limit._elapsed_steps for limit in self._time_limits()]
+            return {**state, "own": self.unwrapped.get_state(), "elapsed": elapsed}  # type: ignore[attr-defined]
         state |= {"start": self._start, "actions": np.stack(self._actions) if self._actions else None}
         if (digest := self._wrappers_digest()) is not None:
             state["wrappers"] = digest
@@ -85,14 +87,16 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
                 return False
             self.reset(seed=0)
             self.unwrapped.set_state(state["own"])  # type: ignore[attr-defined]
-            self._set_generator_state(state["generator"])
-            self._set_elapsed_steps(state["elapsed"])
-            self._observation, self._episode_return = _as_observation(state["observation"]), state["return"]
+            self.unwrapped.np_random.bit_generator.state = state["generator"]
+            for limit, steps in zip(self._time_limits(), state["elapsed"]):
+                limit._elapsed_steps = steps
+            self._observation = map_obs(lambda stored: stored[()], state["observation"])
+            self._episode_return = state["return"]
             self._done = self._restored_done = state["done"]
             return same_tree(self.unwrapped.get_state(), state["own"])  # type: ignore[attr-defined]
         start = state["start"]
         if start["seed"] is None:
-            self._set_generator_state(start["generator"])
+            self.unwrapped.np_random.bit_generator.state = start["generator"]
         self.reset(seed=start["seed"], options=start["options"])
         for action in state["actions"] if state["actions"] is not None else ():
             native_action = _as_action(action, self.action_space)
@@ -101,7 +105,7 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             self.step(native_action)
         self._restored_done = self._done
         return (
-            same_observation(_as_arrays(self._observation), state["observation"])
+            same_tree(map_obs(np.asarray, self._observation), state["observation"])
             and self._generator_state() == state["generator"]
             and self._episode_return == state["return"]
             and self._done == state["done"]
@@ -110,58 +114,24 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def _exports_itself(self) -> bool:
         has_methods = hasattr(self.unwrapped, "get_state") and hasattr(self.unwrapped, "set_state")
-        return has_methods and all(isinstance(w, (*_TRANSPARENT_WRAPPERS, TimeLimit)) for w in self._inner_wrappers())
+        return has_methods and all(isinstance(wrapper, _TRANSPARENT_WRAPPERS) for wrapper in self._inner_wrappers())
 
-    def _inner_wrappers(self) -> list[gym.Env[Any, Any]]:
-        chain: list[gym.Env[Any, Any]] = []
+    def _inner_wrappers(self) -> Iterator[gym.Env[Any, Any]]:
         env = self.env
         while isinstance(env, gym.Wrapper):
-            chain.append(env)
+            yield env
             env = env.env
-        return chain
 
     def _wrappers_digest(self) -> str | None:
-        known = (*_TRANSPARENT_WRAPPERS, TimeLimit)
-        return wrappers_digest([wrapper for wrapper in self._inner_wrappers() if not isinstance(wrapper, known)])
+        return wrappers_digest([w for w in self._inner_wrappers() if not isinstance(w, _TRANSPARENT_WRAPPERS)])
 
-    def _elapsed_steps(self) -> list[int | None]:
-        return [wrapper._elapsed_steps for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
-
-    def _set_elapsed_steps(self, elapsed: list[int | None]) -> None:
-        limits = [wrapper for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
-        for wrapper, steps in zip(limits, elapsed):
-            wrapper._elapsed_steps = steps  # type: ignore[assignment]
+    def _time_limits(self) -> list[Any]:
+        return [wrapper for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
 
     def _generator_state(self) -> dict[str, Any]:
         return dict(self.unwrapped.np_random.bit_generator.state)
-
-    def _set_generator_state(self, state: dict[str, Any]) -> None:
-        self.unwrapped.np_random.bit_generator.state = state
-
-
-def _as_arrays(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {key: np.asarray(value) for key, value in observation.items()}
-    return np.asarray(observation)
-
-
-def _as_observation(stored: Any) -> Any:
-    if isinstance(stored, dict):
-        return dict(stored)
-    return stored if stored.ndim else stored[()]
 
 
 def _as_action(stored: Any, space: gym.Space[Any]) -> Any:
     """Actions are kept as arrays; a Discrete environment gets back the NumPy integer it was given."""
     return stored[()] if isinstance(space, gym.spaces.Discrete) else np.array(stored)
-
-
-def same_tree(a: Any, b: Any) -> bool:
-    """Equality of two exported states, arrays bit for bit."""
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same_tree(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return isinstance(b, (list, tuple)) and len(a) == len(b) and all(same_tree(x, y) for x, y in zip(a, b))
-    if isinstance(a, np.ndarray):
-        return same_observation(a, np.asarray(b))
-    return bool(a == b)

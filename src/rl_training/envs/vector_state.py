@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rl_training.envs.async_env import AsyncEnvs
-from rl_training.envs.replay import ReplayableEnv, same_tree
-from rl_training.utils.spaces import Observation, same_observation
+from rl_training.envs.replay import ReplayableEnv
+from rl_training.utils.spaces import Observation, same_tree
 
 # Native vector environments written with NumPy arrays: the attributes that are their whole state, next to the generator.
 _NATIVE_STATE = {"gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv": ("state", "steps", "prev_done")}
@@ -59,7 +59,7 @@ def _try_restore(envs: VectorEnv[Any, Any, Any], state: dict[str, Any], obs: Obs
         for name in names:
             setattr(base, name, np.array(state["arrays"][name]))
         base.np_random.bit_generator.state = state["generator"]
-        return same_observation(base.state.T.astype(np.float32), obs)  # type: ignore[attr-defined]
+        return same_tree(base.state.T.astype(np.float32), obs)  # type: ignore[attr-defined]
     return False
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Metrics
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.execution.batches import mapped
 from rl_training.utils.errors import AxiomError, LearnerError
 from rl_training.utils.spaces import Array
 
@@ -170,17 +170,11 @@ def _copy(arrays: list[Array], to: list[Array]) -> None:
 
 def _arrays(tree: Any) -> Any:
     """The same with arrays in place of tensors, which travel faster."""
-    if isinstance(tree, Tensor):
-        return tree.detach().numpy()
-    if isinstance(tree, Mapping):
-        return {name: _arrays(part) for name, part in tree.items()}
-    return tree
+    return mapped(lambda tensor: tensor.detach().numpy(), tree)
 
 
 def _tensors(tree: Any) -> Any:
     """The way back."""
-    if isinstance(tree, np.ndarray):
-        return torch.from_numpy(tree)
-    if isinstance(tree, Mapping):
-        return {name: _tensors(part) for name, part in tree.items()}
-    return tree
+    return mapped(
+        lambda tensor: tensor, tree, lambda part: torch.from_numpy(part) if isinstance(part, np.ndarray) else part
+    )

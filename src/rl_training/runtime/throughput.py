@@ -58,12 +58,8 @@ class RateMeter:
 
     ASIDE = ("evaluate", "checkpoint")
 
-    def __init__(self, timer: StageTimer):
-        self._timer = timer
-        self._last: tuple[int, float, dict[str, float]] | None = None
-
-    def start(self, step: int) -> None:
-        self._last = (step, time.perf_counter(), dict(self._timer.seconds))
+    def __init__(self, timer: StageTimer, step: int):
+        self._timer, self._last = timer, (step, time.perf_counter(), dict(timer.seconds))
 
     def read(self, step: int) -> dict[str, float]:
         """`steps_per_second`, and `<stage>_share` in [0, 1] for each training stage, since the last reading.
@@ -71,7 +67,6 @@ class RateMeter:
         Shares of stages that overlap may add up to more than 1.
         """
         now, current = time.perf_counter(), dict(self._timer.seconds)
-        assert self._last is not None, "start() comes first"
         last_step, last_time, before = self._last
         self._last = (step, now, current)
         spent = {stage: total - before.get(stage, 0.0) for stage, total in current.items()}

@@ -68,15 +68,13 @@ def plain_value(value: Any, key: str = "") -> Any:
     """A copy of `value` as JSON and YAML can hold it: dataclasses become dicts, tuples become lists."""
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, str):
+    if isinstance(value, str | PurePath):
         return str(value)
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    if _is_dataclass_instance(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain_value(getattr(value, f.name), join(key, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         for name in value:
@@ -272,11 +270,9 @@ def _coerce_choice(value: Any, choices: tuple[Any, ...], key: str) -> Any:
 
 def _locate_nearest(key: str, locate: Locate) -> str | None:
     """The place of `key`, or of the nearest key around it (of `a.b` for `a.b[2]` and `a.b.c`)."""
-    while True:
-        where = locate(key)
-        if where or not key:
-            return where
+    while not (where := locate(key)) and key:
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return where
 
 
 def _unwrap(annotation: Any) -> tuple[Any, tuple[Rule, ...]]:
@@ -293,7 +289,3 @@ def _is_union(annotation: Any) -> bool:
 
 def _is_dataclass_type(annotation: Any) -> TypeGuard[type]:
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
-
-
-def _is_dataclass_instance(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

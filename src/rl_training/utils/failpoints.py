@@ -11,6 +11,7 @@ Example: ``AXIOMRL_FAILPOINTS=checkpoint.write@3=kill``.
 """
 
 import errno
+import functools
 import os
 import re
 import signal
@@ -20,36 +21,26 @@ ENV_VAR = "AXIOMRL_FAILPOINTS"
 
 _ENTRY = re.compile(r"(?P<name>[\w.]+)@(?P<count>[1-9]\d*)=(?P<action>kill|enospc)")
 
-_active_spec = ""
-_active_entries: dict[tuple[str, int], str] = {}
-_hits: Counter[str] = Counter()
-
 
 def hit(name: str) -> None:
     """Mark that execution passed the fail point ``name``; without effect when no fail point is set."""
-    spec = os.environ.get(ENV_VAR, "")
-    if spec != _active_spec:
-        _activate(spec)
-    if not spec:
-        return
-    _hits[name] += 1
-    action = _active_entries.get((name, _hits[name]))
+    actions, hits = _activated(os.environ.get(ENV_VAR, ""))
+    hits[name] += 1
+    action = actions.get((name, hits[name]))
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _activate(spec: str) -> None:
-    global _active_spec
-    entries: dict[tuple[str, int], str] = {}
+@functools.lru_cache(maxsize=1)  # with another value of the variable, even an empty one, counting begins anew
+def _activated(spec: str) -> tuple[dict[tuple[str, int], str], Counter[str]]:
+    """(what to do at which hit, the hits so far)"""
+    actions: dict[tuple[str, int], str] = {}
     for entry in filter(None, spec.split(",")):
         match = _ENTRY.fullmatch(entry.strip())
         # A misspelt fail point would let a fault test pass without any fault.
         if match is None:
             raise ValueError(f"{ENV_VAR}: cannot read {entry!r}; write name@n=kill or name@n=enospc")
-        entries[match["name"], int(match["count"])] = match["action"]
-    _active_spec = spec
-    _active_entries.clear()
-    _active_entries.update(entries)
-    _hits.clear()
+        actions[match["name"], int(match["count"])] = match["action"]
+    return actions, Counter()

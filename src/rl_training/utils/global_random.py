@@ -10,20 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+_NUMPY_STATE = ("name", "keys", "position", "has_gauss", "cached")
+
 
 def global_rng_state() -> dict[str, Any]:
     """State of the process-wide generators of `random`, NumPy and torch (user code may draw from them)."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - the global one is meant
     return {
         "python": {"version": version, "internal": np.array(internal, dtype=np.int64), "gauss": gauss},
-        "numpy": {
-            "name": name,
-            "keys": np.asarray(keys),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
+        "numpy": dict(zip(_NUMPY_STATE, np.random.get_state(legacy=True))),  # noqa: NPY002 - the global one is meant
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     }
@@ -33,15 +28,7 @@ def set_global_rng_state(state: dict[str, Any]) -> None:
     """Restores what `global_rng_state` returned."""
     python, numpy_state = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(int(word) for word in python["internal"]), python["gauss"]))
-    np.random.set_state(  # noqa: NPY002
-        (
-            numpy_state["name"],
-            numpy_state["keys"],
-            numpy_state["position"],
-            numpy_state["has_gauss"],
-            numpy_state["cached"],
-        )
-    )
+    np.random.set_state(tuple(numpy_state[name] for name in _NUMPY_STATE))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -29,21 +29,21 @@ def map_obs(fn: Callable[[A], B], obs: A | dict[str, A]) -> B | dict[str, B]:
     return fn(obs)
 
 
-def same_observation(a: Observation, b: Observation) -> bool:
-    """Bit-for-bit equality (NaN equals NaN), the test behind the resume grade `exact`."""
-    if isinstance(a, dict) or isinstance(b, dict):
-        if not (isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys()):
-            return False
-        return all(same_observation(a[key], b[key]) for key in a)
-    a, b = np.asarray(a), np.asarray(b)
-    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+def same_tree(a: Any, b: Any) -> bool:
+    """Equality of observations or states, arrays bit for bit (NaN equals NaN): the test behind the resume grade `exact`."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same_tree(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(same_tree, a, b))
+    if isinstance(a, np.ndarray):
+        b = np.asarray(b)
+        return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return bool(a == b)
 
 
 def stored_obs(obs: Observation) -> Observation:
     """Observations as buffers keep them: float64 becomes float32, everything else stays as it is."""
-    if isinstance(obs, dict):
-        return {key: _as_stored(value) for key, value in obs.items()}
-    return _as_stored(obs)
+    return map_obs(_as_stored, obs)
 
 
 def _as_stored(array: Array) -> Array:

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_MISSING = object()
+
 
 def differing_paths(a: Any, b: Any, ignore: Collection[str] = ()) -> list[str]:
     """The dotted paths, like "runtime.envs.obs", at which two state trees differ; empty if they are identical.
@@ -30,26 +32,14 @@ def differing_paths(a: Any, b: Any, ignore: Collection[str] = ()) -> list[str]:
 def _differences(a: Any, b: Any, path: str, ignore: list[list[str]]) -> Iterator[str]:
     if path and _ignored(path.split("."), ignore):
         return
+    if any(isinstance(a, kind) and isinstance(b, kind) for kind in (list, tuple)):
+        a, b = dict(enumerate(a)), dict(enumerate(b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in [*a, *(key for key in b if key not in a)]:
-            below = _joined(path, key)
-            if key in a and key in b:
-                yield from _differences(a[key], b[key], below, ignore)
-            elif not _ignored(below.split("."), ignore):
-                yield below
-    elif (isinstance(a, list) and isinstance(b, list)) or (isinstance(a, tuple) and isinstance(b, tuple)):
-        for index in range(max(len(a), len(b))):
-            below = _joined(path, index)
-            if index < min(len(a), len(b)):
-                yield from _differences(a[index], b[index], below, ignore)
-            elif not _ignored(below.split("."), ignore):
-                yield below
+        for key in {**a, **b}:
+            below = f"{path}.{key}" if path else str(key)
+            yield from _differences(a.get(key, _MISSING), b.get(key, _MISSING), below, ignore)
     elif not _same_leaf(a, b):
         yield path
-
-
-def _joined(path: str, key: str | int) -> str:
-    return f"{path}.{key}" if path else str(key)
 
 
 def _ignored(parts: list[str], ignore: list[list[str]]) -> bool:

@@ -55,8 +55,7 @@ def test_stages_add_up_also_when_they_fail(clock: list[float]) -> None:
 def test_rates_are_those_since_the_last_reading(clock: list[float]) -> None:
     timer = StageTimer()
     timer.add("env", 50.0)
-    meter = RateMeter(timer)
-    meter.start(step=1000)
+    meter = RateMeter(timer, step=1000)
     timer.add("env", 1.0)
     timer.add("learn", 2.0)
     clock[0] += 4.0
@@ -68,8 +67,7 @@ def test_rates_are_those_since_the_last_reading(clock: list[float]) -> None:
 
 def test_evaluations_and_checkpoints_do_not_count_as_training(clock: list[float]) -> None:
     timer = StageTimer()
-    meter = RateMeter(timer)
-    meter.start(step=0)
+    meter = RateMeter(timer, step=0)
     timer.add("learn", 1.0)
     timer.add("evaluate", 7.0)
     timer.add("checkpoint", 1.0)

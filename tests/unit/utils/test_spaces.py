@@ -14,7 +14,7 @@ from rl_training.utils.spaces import (
     ActionAdapter,
     map_obs,
     obs_layout,
-    same_observation,
+    same_tree,
     space_from_tree,
     space_to_tree,
     stored_obs,
@@ -160,13 +160,13 @@ def test_malformed_descriptions_are_checkpoint_errors(tree: Any) -> None:
 
 def test_bitwise_equality_of_observations() -> None:
     nan = np.array([np.nan, 1.0])
-    assert same_observation(nan, nan.copy())
-    assert not same_observation(np.array([0.0]), np.array([-0.0]))
-    assert not same_observation(np.array([1.0]), np.array([1.0], dtype=np.float32))
-    assert not same_observation(np.array([1.0]), np.array([[1.0]]))
-    assert same_observation({"a": nan}, {"a": nan})
-    assert not same_observation({"a": nan}, {"b": nan})
-    assert not same_observation({"a": nan}, nan)
+    assert same_tree(nan, nan.copy())
+    assert not same_tree(np.array([0.0]), np.array([-0.0]))
+    assert not same_tree(np.array([1.0]), np.array([1.0], dtype=np.float32))
+    assert not same_tree(np.array([1.0]), np.array([[1.0]]))
+    assert same_tree({"a": nan}, {"a": nan})
+    assert not same_tree({"a": nan}, {"b": nan})
+    assert not same_tree({"a": nan}, nan)
 
 
 def test_observations_are_stored_in_single_precision_and_small_types_stay() -> None:

@@ -107,27 +107,25 @@ class ArrayVectorEnv(VectorEnv[Any, Any, Any]):
         return obs
 
 
-def classic_dynamics(env_id: str, kwargs: dict[str, Any] | None, backend: str) -> Dynamics:
-    """The equations of a Gymnasium environment with its arguments; an error that names the backend if they do not fit."""
+def classic_task(
+    env_id: str, kwargs: dict[str, Any] | None, max_episode_steps: int | None, backend: str
+) -> tuple[Dynamics, int]:
+    """The equations of a Gymnasium environment with its arguments, and the given time limit, else Gymnasium's."""
     try:
-        return build_dataclass(DYNAMICS[env_id], kwargs or {}, "env.kwargs")
+        dynamics = build_dataclass(DYNAMICS[env_id], kwargs or {}, "env.kwargs")
     except ConfigError as error:
         raise EnvCreationError(
             f"environment {env_id!r} could not be made with env.backend={backend}: {error}.\n"
             "Leave it out, or use env.backend=sync, which takes every argument of the Gymnasium environment."
         ) from error
-
-
-def time_limit(env_id: str, max_episode_steps: int | None) -> int:
-    """The given limit, else Gymnasium's."""
     limit = max_episode_steps or gym.spec(env_id).max_episode_steps
     assert limit is not None, "each of these has a time limit in Gymnasium"
-    return limit
+    return dynamics, limit
 
 
 def make_array_env(
     env_id: str, num_envs: int, *, kwargs: dict[str, Any] | None = None, max_episode_steps: int | None = None
 ) -> ArrayVectorEnv:
     """The NumPy version of a Gymnasium environment, with Gymnasium's time limit unless another is given."""
-    dynamics = classic_dynamics(env_id, kwargs, "native")
-    return ArrayVectorEnv(dynamics, num_envs, time_limit(env_id, max_episode_steps))
+    dynamics, limit = classic_task(env_id, kwargs, max_episode_steps, "native")
+    return ArrayVectorEnv(dynamics, num_envs, limit)

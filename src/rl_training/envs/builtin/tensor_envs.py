@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from rl_training.envs.builtin.array_envs import classic_dynamics, time_limit
+from rl_training.envs.builtin.array_envs import classic_task
 from rl_training.envs.builtin.classic_dynamics import DYNAMICS, Dynamics
 from rl_training.utils.errors import EnvCreationError, UserError
 from rl_training.utils.spaces import Array
@@ -73,11 +73,10 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
         self.reset()
 
     def observe(self) -> Tensor:
-        """(N, ...) float32 observations of the current states."""
-        return self.observations(self.states)
+        """(N, ...) float32 observations of the current states, with memory of their own."""
+        return self._observations(self.states)
 
-    def observations(self, states: Tensor) -> Tensor:
-        """(N, ...) float32 observations of states (N, S), with memory of their own."""
+    def _observations(self, states: Tensor) -> Tensor:
         return self.dynamics.observe(torch, states).to(torch.float32, copy=True)
 
     @torch.no_grad()
@@ -86,28 +85,18 @@ class TensorVectorEnv(VectorEnv[Any, Any, Any]):
 
         Fresh states are drawn for every environment and taken where an episode ended: cheaper than asking which did.
         """
-        step, states, steps = self.advance(self.states, self.steps, actions, self.fresh_states())
-        self.states.copy_(states)
-        self.steps.copy_(steps)
-        return step
-
-    def fresh_states(self, *steps: int) -> Tensor:
-        """(*steps, N, S) first states of new episodes, drawn now; (N, S) without `steps`."""
-        shape = (*steps, *self.states.shape)
-        drawn = torch.rand(shape, generator=self.generator, dtype=self.states.dtype, device=self.device)
-        return drawn.mul_(self._width).add_(self._low)
-
-    def advance(
-        self, states: Tensor, steps: Tensor, actions: Tensor, fresh: Tensor
-    ) -> tuple[TensorStep, Tensor, Tensor]:
-        """What a step leads to, and the states (N, S) and step counts (N,) after it, without touching the environments."""
-        states, rewards, terminated = self.dynamics.step(torch, states, actions)
-        final_obs = self.observations(states)
-        truncated = steps + 1 >= self.limit
+        states, rewards, terminated = self.dynamics.step(torch, self.states, actions)
+        final_obs = self._observations(states)
+        truncated = self.steps.add_(1) >= self.limit
         ended = terminated | truncated
-        states = torch.where(ended.unsqueeze(-1), fresh, states)
-        steps = (steps + 1).masked_fill(ended, 0)
-        return TensorStep(self.observations(states), rewards, terminated, truncated, final_obs), states, steps
+        self.states.copy_(torch.where(ended.unsqueeze(-1), self.fresh_states(), states))
+        self.steps.masked_fill_(ended, 0)
+        return TensorStep(self.observe(), rewards, terminated, truncated, final_obs)
+
+    def fresh_states(self) -> Tensor:
+        """(N, S) first states of new episodes, drawn now."""
+        drawn = torch.rand(self.states.shape, generator=self.generator, dtype=self.states.dtype, device=self.device)
+        return drawn.mul_(self._width).add_(self._low)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Starts fresh episodes everywhere. One seed gives the generator that all environments share."""
@@ -167,8 +156,8 @@ def make_tensor_env(
             f"environment {env_id!r} has no tensor version; env.backend=tensor has {', '.join(DYNAMICS)}.\n"
             "Use env.backend=sync or env.backend=async for any other."
         )
-    dynamics = classic_dynamics(env_id, kwargs, "tensor")
-    return TensorVectorEnv(dynamics, num_envs, time_limit(env_id, max_episode_steps), device=device, dtype=dtype)
+    dynamics, limit = classic_task(env_id, kwargs, max_episode_steps, "tensor")
+    return TensorVectorEnv(dynamics, num_envs, limit, device=device, dtype=dtype)
 
 
 def _array(tensor: Tensor) -> Array:

@@ -36,37 +36,32 @@ Json: TypeAlias = Any
 MAX_DEPTH: Final = 100
 MAX_PLAIN_INT: Final = 2**53 - 1
 
-ARRAY_DTYPES: Final[frozenset[str]] = frozenset(
-    [
-        "bool",
-        "uint8",
-        "int8",
-        "uint16",
-        "int16",
-        "uint32",
-        "int32",
-        "uint64",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-    ]
-)
-"""Names of the dtypes that numpy and the tensor files have in common."""
-
-TENSOR_DTYPES: Final[frozenset[str]] = ARRAY_DTYPES | {
-    name
-    for name in (
-        "bfloat16",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    )
-    if hasattr(torch, name)
+DTYPE_CODES: Final = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
 }
+"""What a tensor file can hold: torch's names of the dtypes, and the format's."""
+
+TENSOR_DTYPES: Final = frozenset(DTYPE_CODES)
+ARRAY_DTYPES: Final = frozenset(name for name in DTYPE_CODES if not name.startswith(("bfloat", "float8")))
+"""Those that numpy has too, under the same names."""
 
 _HEX_INT = re.compile(r"-?0x[0-9a-f]+")
 _SPECIAL_FLOATS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -122,20 +117,15 @@ class _Encoder:
         raise self.error(path, f"{kind.__module__}.{kind.__qualname__} is not a state value; {hint}")
 
     def dict(self, value: dict[Any, Tree], path: str, depth: int) -> Json:
-        all_text = True
         for key in value:
-            if type(key) is int:
-                all_text = False
-            elif type(key) is not str:
+            if type(key) not in (int, str):
                 raise self.error(path, f"key {key!r} is neither str nor int")
-            elif key.startswith("$"):
+            if str(key).startswith("$"):
                 raise self.error(path, f"key {key!r}: names that begin with '$' are reserved")
-        if all_text:
-            return {key: self.value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
-        pairs = [
-            [self.value(key, path, depth), self.value(item, f"{path}.{key}", depth + 1)] for key, item in value.items()
-        ]
-        return {"$dict": pairs}
+        items = {key: self.value(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        if all(type(key) is str for key in items):
+            return items
+        return {"$dict": [[self.value(key, path, depth), item] for key, item in items.items()]}
 
     def tensor(self, value: torch.Tensor, path: str) -> Json:
         dtype = str(value.dtype).removeprefix("torch.")

@@ -15,30 +15,8 @@ from typing import Any, Final
 import torch
 from safetensors.torch import load_file
 
-from rl_training.experiment.checkpoint.codec import Json
+from rl_training.experiment.checkpoint.codec import DTYPE_CODES, Json
 from rl_training.utils.errors import CheckpointError
-
-_DTYPE_CODES: Final = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "uint32": "U32",
-    "int32": "I32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "float8_e8m0fnu": "F8_E8M0",
-}
 
 MAX_TENSOR_HEADER: Final = 100_000_000
 """The safetensors format's own limit on its header, in bytes."""
@@ -79,7 +57,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> FileRecord:
     offset = 0
     for name, tensor in ordered:
         end = offset + tensor.numel() * tensor.element_size()
-        code = _DTYPE_CODES[str(tensor.dtype).removeprefix("torch.")]
+        code = DTYPE_CODES[str(tensor.dtype).removeprefix("torch.")]
         header[name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
     head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()

@@ -6,6 +6,7 @@ changes. So a checkpoint of a large buffer costs as much as what was collected s
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,11 +71,11 @@ class ReplaySegments:
 
 def replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
     """A buffer's whole state as the group `replay` of a checkpoint that stands alone."""
-    return {"head": buffer.head_state(), "rows": [buffer.export_rows(buffer.oldest(), buffer.counts)]}
+    return buffer.state_dict()
 
 
 def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A checkpoint's replay state with its rows, read from the segments beside it unless they are in the checkpoint itself."""
+    """The buffer's state in a checkpoint, its rows read from the segments beside it unless they are in the checkpoint itself."""
     group = checkpoint.groups["replay"]
     if "rows" in group:
         return dict(group)
@@ -83,20 +84,9 @@ def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"head": group["head"], "rows": rows}
 
 
-def load_replay(state: dict[str, Any], buffer: ReplayBuffer) -> None:
-    """Fills an empty buffer with what `replay_state` or `saved_replay` returned."""
-    for rows in state["rows"]:
-        buffer.import_rows(rows)
-    buffer.load_head_state(state["head"])
-
-
 def _listed(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     segments = checkpoint.info.get(INFO, [])
-    if not isinstance(segments, list) or not all(
-        isinstance(segment, dict) and "name" in segment for segment in segments
-    ):
-        raise CheckpointError(f"checkpoint {checkpoint.path}: its list of replay segments is not valid")
-    for segment in segments:
-        if "/" in str(segment["name"]) or not str(segment["name"]).startswith("rows_"):
-            raise CheckpointError(f"checkpoint {checkpoint.path}: {segment['name']!r} is not the name of a segment")
+    for segment in segments if isinstance(segments, list) else [segments]:
+        if not (isinstance(segment, dict) and re.fullmatch(r"rows_\d+_\d+", str(segment.get("name")))):
+            raise CheckpointError(f"checkpoint {checkpoint.path}: {segment!r:.200} is not a replay segment")
     return list(segments)

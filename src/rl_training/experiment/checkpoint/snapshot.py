@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment import registry
-from rl_training.experiment.checkpoint.replay_segments import load_replay, saved_replay
+from rl_training.experiment.checkpoint.replay_segments import saved_replay
 from rl_training.experiment.checkpoint.store import Checkpoint
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.policies.spec import PolicySpec
@@ -118,7 +118,7 @@ def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: Bas
         if trainer is not None:
             trainer.load_state_dict(checkpoint.groups["runtime"])
             if trainer.replay is not None:
-                load_replay(saved_replay(checkpoint), trainer.replay)
+                trainer.replay.load_state_dict(saved_replay(checkpoint))
                 if trainer.resume_grade != "exact":
                     trainer.replay.cut_episodes()  # the next step belongs to a fresh episode
     except CheckpointError as error:

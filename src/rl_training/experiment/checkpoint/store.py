@@ -1,6 +1,6 @@
 """The checkpoints of a run: saved with rotation, found again newest first, damaged ones set aside.
 
-``checkpoint_folder`` writes and reads a single folder; its public names can be imported from here.
+``folder`` writes and reads a single one; its public names can be imported from here.
 """
 
 import contextlib
@@ -13,9 +13,7 @@ from pathlib import Path
 from rl_training.experiment.checkpoint.codec import Json, Tree
 from rl_training.experiment.checkpoint.files import fsync_folder, open_regular, sibling, sweep, write_bytes
 from rl_training.experiment.checkpoint.folder import (
-    FORMAT_VERSION,
     MANIFEST,
-    MIGRATIONS,
     Checkpoint,
     FormatVersionError,
     hit,
@@ -26,8 +24,6 @@ from rl_training.experiment.checkpoint.folder import (
 from rl_training.utils.errors import CheckpointError, UserError
 
 __all__ = [
-    "FORMAT_VERSION",
-    "MIGRATIONS",
     "Checkpoint",
     "CheckpointStore",
     "FormatVersionError",
@@ -57,7 +53,10 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Environment steps that have a checkpoint folder, ascending; not verified."""
-        return _steps(self.folder)
+        if not self.folder.is_dir():
+            return []
+        matches = [_STEP_FOLDER.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir()]
+        return sorted(int(match[1]) for match in matches if match)
 
     def save(self, step: int, groups: Mapping[str, Tree], info: Mapping[str, Json], *, best: bool = False) -> Path:
         """Write the checkpoint of ``step``, point to it, rotate. ``info`` gains ``step`` and ``best``."""
@@ -148,26 +147,18 @@ def resolve_checkpoint(path: Path) -> Path:
     if (path / MANIFEST).exists():
         return path
     if path.is_dir():
-        folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-        steps = _steps(folder)
-        if steps:
-            return CheckpointStore(folder, keep=1).path(steps[-1])
+        store = CheckpointStore(path / "checkpoints" if (path / "checkpoints").is_dir() else path, keep=1)
+        if steps := store.steps():
+            return store.path(steps[-1])
         raise UserError(f"{path} holds no checkpoint; give a run folder that has saved one")
     if path.name in ("latest", "best") and path.parent.is_dir():
-        step = _pointed_step(path)
-        if step is not None and CheckpointStore(path.parent, keep=1).path(step).is_dir():
-            return CheckpointStore(path.parent, keep=1).path(step)
+        store, step = CheckpointStore(path.parent, keep=1), _pointed_step(path)
+        if step is not None and store.path(step).is_dir():
+            return store.path(step)
         raise UserError(f"{path} points to no checkpoint; try the run folder {path.parent.parent}")
     if path.exists():
         raise UserError(f"{path} is a file; give the checkpoint folder that it is in: {path.parent}")
     raise UserError(f"{path} does not exist; give a run folder (runs/…) or a checkpoint (runs/…/checkpoints/step_…)")
-
-
-def _steps(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    matches = [_STEP_FOLDER.fullmatch(entry.name) for entry in folder.iterdir() if entry.is_dir()]
-    return sorted(int(match[1]) for match in matches if match)
 
 
 def _point(pointer: Path, name: str) -> None:

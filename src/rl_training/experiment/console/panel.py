@@ -65,10 +65,8 @@ def resample(points: Sequence[tuple[float, float]], width: int, span: float) -> 
     for step, value in points:
         parts[min(max(math.ceil(step / span * width) - 1, 0), width - 1)].append(value)
     values: list[float | None] = [sum(part) / len(part) if part else None for part in parts]
-    known = [index for index, value in enumerate(values) if value is not None]
-    for left, right in pairwise(known):
-        start, end = values[left], values[right]
-        assert start is not None and end is not None
+    known = [(index, value) for index, value in enumerate(values) if value is not None]
+    for (left, start), (right, end) in pairwise(known):
         for index in range(left + 1, right):
             values[index] = start + (end - start) * (index - left) / (right - left)
     return values
@@ -141,17 +139,11 @@ def _reference_text(view: RunView) -> str | Text:
         return NO_REFERENCE
     if view.band is None:
         return f"{view.reference.seeds} seeds, evaluated from step {view.reference.first_step:,} on"
-    text = Text(_band_text(view), "dim")
+    band, text = view.band, Text(style="dim")
+    text.append(f"{band.seeds} seeds at step {band.step:,}: {number(band.low)} to {number(band.high)}")
     if view.place is not None:
-        text.stylize(_PLACE_STYLES.get(view.place, "not dim green"), len(text) - len(view.place))
+        text.append("; this run is ").append(view.place, _PLACE_STYLES.get(view.place, "not dim green"))
     return text
-
-
-def _band_text(view: RunView) -> str:
-    band = view.band
-    assert band is not None
-    text = f"{band.seeds} seeds at step {band.step:,}: {number(band.low)} to {number(band.high)}"
-    return text if view.place is None else f"{text}; this run is {view.place}"
 
 
 def _speed(view: RunView) -> str:

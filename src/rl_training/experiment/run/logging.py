@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from rl_training.experiment.run.metadata import RunMetadata, utc_now
 from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS, TENSORBOARD, append_line, drop_lines_after
 from rl_training.runtime.callbacks import Callback, Every
@@ -31,8 +29,7 @@ class MetricReader(Callback):
         self.latest: dict[str, float] = {}
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
-        self._rates = RateMeter(trainer.timer)
-        self._rates.start(trainer.global_step)
+        self._rates = RateMeter(trainer.timer, trainer.global_step)
 
     def on_iteration_end(self, trainer: BaseTrainer) -> None:
         if self._always or self._every.passed(trainer.previous_step, trainer.global_step):
@@ -44,12 +41,10 @@ class MetricReader(Callback):
 
     def read(self, trainer: BaseTrainer) -> None:
         assert self._rates is not None
-        statistics = trainer.episode_summary()
-        losses = {name: float(value) if isinstance(value, Tensor) else value for name, value in trainer.metrics.items()}
         self.latest = {
             "global_step": trainer.global_step,
-            **statistics,
-            **{f"train/{name}": value for name, value in losses.items()},
+            **trainer.episode_summary(),
+            **{f"train/{name}": float(value) for name, value in trainer.metrics.items()},
             **{f"time/{name}": value for name, value in self._rates.read(trainer.global_step).items()},
             "time/elapsed": trainer.timer.elapsed,
         }

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -92,24 +91,17 @@ def versions() -> dict[str, str]:
 
 
 def system_info(device: str) -> dict[str, Any]:
-    info: dict[str, Any] = {
-        "os": platform.platform(),
-        "cpu": cpu_name(),
-        "cpu_count": os.cpu_count(),
-        "device": device,
-        "gpu": None,
-    }
+    gpu = None
     if device.startswith("cuda"):
         import torch
 
-        info["gpu"] = torch.cuda.get_device_name(torch.device(device))
-    return info
+        gpu = torch.cuda.get_device_name(torch.device(device))
+    cpu = {"cpu": cpu_name(), "cpu_count": os.cpu_count()}
+    return {"os": platform.platform(), **cpu, "device": device, "gpu": gpu}
 
 
 def git_info() -> dict[str, Any] | None:
     """Commit and dirty flag of the working folder; None without git or outside a repository."""
-    if shutil.which("git") is None:
-        return None
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None

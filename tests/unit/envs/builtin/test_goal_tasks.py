@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 
 from rl_training.envs.builtin.goal_tasks import BitFlip, PointReach
 from rl_training.envs.factory import EnvFactory
-from rl_training.utils.spaces import same_observation
+from rl_training.utils.spaces import same_tree
 
 IDS = {"BitFlip-v0": {"bits": 6}, "PointReach-v0": {}}
 
@@ -109,11 +109,11 @@ def test_restored_in_the_middle_of_an_episode(env_id: str) -> None:
     for _ in range(3):
         _play(env, 7)
         observation, exact = copy.restore_state(env.export_state(), fallback_seed=9)  # type: ignore[attr-defined]
-        assert exact and same_observation(observation, env._observation)  # type: ignore[attr-defined]
+        assert exact and same_tree(observation, env._observation)  # type: ignore[attr-defined]
         copy.action_space.seed(1)
         env.action_space.seed(1)
         for (obs, *rest), (same_obs, *same_rest) in zip(_play(env, 30), _play(copy, 30)):
-            assert same_observation(obs, same_obs) and rest == same_rest
+            assert same_tree(obs, same_obs) and rest == same_rest
 
 
 def _play(env: gym.Env, steps: int) -> list[tuple[Any, ...]]:

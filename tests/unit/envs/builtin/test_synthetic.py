@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.envs.builtin.synthetic import ACTION_SPACES, OBSERVATION_SPACES, SyntheticEnv, action_size
-from rl_training.utils.spaces import same_observation
+from rl_training.utils.spaces import same_tree
 
 OBSERVATIONS = list(chain(*OBSERVATION_SPACES.values()))
 ACTIONS = list(chain(*ACTION_SPACES.values()))
@@ -31,7 +31,7 @@ def _play(observation_space: spaces.Space, action_space: spaces.Space, seed: int
 def test_observations_are_in_their_space_and_vary(space: spaces.Space) -> None:
     observations = [obs for obs, *_ in _play(space, ACTIONS[0], 3)]
     assert all(space.contains(obs) for obs in observations)
-    assert not all(same_observation(observations[0], obs) for obs in observations)
+    assert not all(same_tree(observations[0], obs) for obs in observations)
 
 
 @pytest.mark.parametrize("space", ACTIONS, ids=str)
@@ -44,8 +44,8 @@ def test_every_action_space_can_be_acted_in_and_matters(space: spaces.Space) -> 
 def test_same_seed_same_episodes_and_both_kinds_of_end() -> None:
     space = OBSERVATIONS[0]
     first, again, other = (_play(space, ACTIONS[0], seed, steps=200) for seed in (7, 7, 8))
-    assert all(same_observation(a[0], b[0]) and a[1:] == b[1:] for a, b in zip(first, again))
-    assert not all(same_observation(a[0], b[0]) for a, b in zip(first, other))
+    assert all(same_tree(a[0], b[0]) and a[1:] == b[1:] for a, b in zip(first, again))
+    assert not all(same_tree(a[0], b[0]) for a, b in zip(first, other))
     assert any(terminated for _, _, terminated, _ in first) and any(truncated for *_, truncated in first)
 
 

@@ -11,7 +11,6 @@ from rl_training.experiment.checkpoint.replay_segments import (
     INFO,
     MAX_SEGMENTS,
     ReplaySegments,
-    load_replay,
     saved_replay,
 )
 from rl_training.experiment.checkpoint.store import CheckpointStore, read_checkpoint
@@ -61,10 +60,10 @@ def test_each_save_writes_only_what_is_new_and_old_segments_go_away(tmp_path):
             changed = (tmp_path / "segments" / name / "rows.safetensors").stat().st_mtime_ns
             assert seen.setdefault(name, changed) == changed, "a segment was written again"
         again = _buffer()
-        load_replay(saved_replay(read_checkpoint(path)), again)
+        again.load_state_dict(saved_replay(read_checkpoint(path)))
         assert differing_paths(buffer.state_dict(), again.state_dict()) == []
         assert differing_paths(vars_of(buffer.sample(16)), vars_of(again.sample(16))) == []
-        load_replay(saved_replay(read_checkpoint(path)), fresh := _buffer())
+        (fresh := _buffer()).load_state_dict(saved_replay(read_checkpoint(path)))
         buffer = fresh  # go on with the restored one
     # Forty transitions are about four segments; what is older than the two checkpoints need is gone.
     assert len(_names(tmp_path)) <= 8
@@ -82,7 +81,7 @@ def test_many_small_segments_are_merged(tmp_path):
         path = _save(store, segments, buffer, step)
     assert len(_names(tmp_path)) <= MAX_SEGMENTS
     again = _buffer(400)
-    load_replay(saved_replay(read_checkpoint(path)), again)
+    again.load_state_dict(saved_replay(read_checkpoint(path)))
     assert differing_paths(buffer.state_dict(), again.state_dict()) == []
 
 
