@@ -26,7 +26,7 @@ class HindsightReplayBuffer(ReplayBuffer):
     The strategy is "future": the new goal is what was achieved after a step drawn uniformly from the transition's own to the last
     stored one of its episode. Rewards and terminations of the n steps are computed anew: a return ends with the first step that
     is terminal for the new goal, and bootstraps where the episode ended without that, however it ended. Transitions that
-    are not chosen are as they were stored. The choice comes from the buffer's own random stream.
+    are not chosen, and all sequences, are as they were stored. The choice comes from the buffer's own random stream.
     """
 
     def __init__(self, *args: Any, hindsight: float, reward: GoalFunction, terminated: GoalFunction, **options: Any):

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, ReplayRing, count_ranges, to_host
+from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, TRUNCATED, ReplayRing, count_ranges, to_host
 from rl_training.data.replay_storage import Ints
 from rl_training.data.rollout_buffer import Shape
 from rl_training.data.sum_tree import SumTree
@@ -40,6 +40,27 @@ class TransitionBatch:
     """(B,) int64: names of the transitions for `update_priorities`, never used twice. An array: no step reads it."""
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """B sequences of L consecutive steps of one episode each. After the end `mask` is false, rewards and flags are 0, and the
+    last true step is repeated."""
+
+    obs: ObsTensor
+    """(L, B, *obs_shape)"""
+    actions: Tensor
+    """(L, B, *action_shape)"""
+    rewards: Tensor
+    """(L, B) float32"""
+    next_obs: ObsTensor
+    """(L, B, *obs_shape) the true next observations."""
+    terminated: Tensor
+    """(L, B) bool"""
+    truncated: Tensor
+    """(L, B) bool"""
+    mask: Tensor
+    """(L, B) bool: true up to the episode's end or the newest stored step, and always in the first step."""
+
+
 @dataclass(frozen=True)
 class Prioritization:
     """Proportional prioritised replay (Schaul et al. 2016, eq. 1): P(i) ∝ (|δ_i| + ε)^α."""
@@ -49,7 +70,7 @@ class Prioritization:
 
 
 class ReplayBuffer(ReplayRing):
-    """The last `capacity // num_envs` transitions of each of N environments, drawn uniformly or by priority.
+    """The last `capacity // num_envs` transitions of each of N environments, drawn uniformly, by priority, or as sequences.
 
     Samples come from the buffer's own random stream; two buffers with the same content and stream draw the same. With `folder`
     observations and actions lie in memory-mapped files there, which may be larger than memory; `device` may be a GPU. Rewards are
@@ -132,12 +153,41 @@ class ReplayBuffer(ReplayRing):
         discounts = self._powers[steps] * ((flags & TERMINATED) == 0)
         return TransitionBatch(
             obs=self._obs.read(rows, self._stack_rows(counts, envs, rows)),
-            actions=self._actions.take(rows, long=self._action_dtype is torch.int64),
+            actions=self._read_actions(rows),
             rewards=self._to_device(rewards if self._reward_scale == 1 else rewards * self._reward_scale),
             next_obs=self._next_obs(last_counts, envs, last, flags),
             discounts=self._to_device(discounts),
             weights=weights,
             indices=counts if self.num_envs == 1 else counts * self.num_envs + envs,
+        )
+
+    def sample_sequences(self, batch_size: int, length: int) -> SequenceBatch:
+        """Draws B sequences of up to L steps whose first steps are uniform over all stored transitions."""
+        start, envs = self._draw(batch_size)
+        counts, mask = np.empty((length, batch_size), dtype=np.int64), np.ones((length, batch_size), dtype=np.bool_)
+        counts[0], newest = start, self.counts.take(envs) - 1
+        for t in range(1, length):
+            inside = (self._flags(self._rows(counts[t - 1], envs)) == 0) & (counts[t - 1] < newest)
+            mask[t] = mask[t - 1] & inside
+            counts[t] = counts[t - 1] + mask[t]
+        flat_counts, flat_envs = counts.reshape(-1), np.tile(envs, length)
+        rows = self._rows(flat_counts, flat_envs)
+        ends = self._flags(rows)
+        flags = ends.reshape(length, batch_size) * mask
+
+        def unflatten(obs: ObsTensor) -> ObsTensor:
+            if isinstance(obs, dict):
+                return {key: value.unflatten(0, (length, batch_size)) for key, value in obs.items()}
+            return obs.unflatten(0, (length, batch_size))
+
+        return SequenceBatch(
+            obs=unflatten(self._obs.read(rows, self._stack_rows(flat_counts, flat_envs, rows))),
+            actions=self._read_actions(rows).unflatten(0, (length, batch_size)),
+            rewards=self._to_device(self._rewards.take(rows).reshape(length, batch_size) * (mask * self._reward_scale)),
+            next_obs=unflatten(self._next_obs(flat_counts, flat_envs, rows, ends)),
+            terminated=self._to_device((flags & TERMINATED) != 0),
+            truncated=self._to_device((flags & TRUNCATED) != 0),
+            mask=self._to_device(mask),
         )
 
     def _draw(self, batch_size: int) -> tuple[Ints, Ints]:
@@ -194,6 +244,9 @@ class ReplayBuffer(ReplayRing):
         ended = flags.nonzero()[0]
         finals = (ended, self._ends.take(rows.take(ended)) >> FLAG_BITS) if len(ended) else None
         return self._obs.read(next_rows, stack, finals, keys)
+
+    def _read_actions(self, rows: Ints) -> Tensor:
+        return self._actions.take(rows, long=self._action_dtype is torch.int64)
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)

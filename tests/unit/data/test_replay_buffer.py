@@ -96,6 +96,8 @@ def test_rewards_are_scaled_when_sampled_and_stored_as_they_came() -> None:
     buffer = one_env(10, n_step=2, gamma=0.5, reward_scale=0.25)
     add_steps(buffer, [(0, 8, ""), (1, 16, "T")])
     assert drawn(buffer.sample(50)) == {0: [(8 + 8) / 4, 101, 0], 1: [16 / 4, 101, 0]}
+    sequences = buffer.sample_sequences(50, 2)
+    assert set(sequences.rewards.reshape(-1).tolist()) == {2.0, 4.0, 0.0}  # 8/4, 16/4, and nothing after the end
     assert buffer.export_rows(buffer.oldest(), buffer.counts)["rewards"].tolist() == [8.0, 16.0]
 
 
@@ -266,6 +268,8 @@ def test_dtypes_of_a_batch() -> None:
         found = {name: getattr(batch, name).dtype for name in batch.__dataclass_fields__}
         assert found.pop("actions") is INT64 and found.pop("indices") == np.int64
         assert set(found.values()) == {torch.float32}
+        sequences = buffer.sample_sequences(4, 3)
+        assert sequences.rewards.dtype is torch.float32 and sequences.obs.dtype is torch.float32  # type: ignore[union-attr]
 
 
 # Priorities -----------------------------------------------------------------------------------------------------------
@@ -511,10 +515,58 @@ def test_storage_on_the_gpu_draws_the_same(frame_stack: int) -> None:
     stream, on_cpu = filled(**options)
     _, on_gpu = filled(**options, device="cuda")
     assert on_gpu.sample(4).rewards.is_cuda and on_cpu.sample(4).rewards.device.type == "cpu"
+    assert on_gpu.sample_sequences(4, 2).next_obs.is_cuda and on_cpu.sample_sequences(4, 2)  # type: ignore[union-attr]
     restored = filled(seed=7, steps=3, **options, device="cuda")[1]
     restored.load_state_dict(through_codec(on_cpu.state_dict()))
     assert differing_paths(on_cpu.state_dict(), restored.state_dict()) == []
     continue_alike(stream, on_cpu, on_gpu)
+
+
+# Sequences ------------------------------------------------------------------------------------------------------------
+
+
+def test_sequences_end_with_their_episode_or_the_newest_step() -> None:
+    buffer = one_env(20)
+    add_steps(buffer, [(0, 1, ""), (1, 2, ""), (2, 4, "T"), (10, 8, "U"), (20, 16, ""), (21, 32, "")])
+    batch = buffer.sample_sequences(100, 3)
+    assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
+    found = {}
+    for b in range(100):
+        columns = (batch.obs[:, b, 0], batch.rewards[:, b], batch.next_obs[:, b, 0], batch.mask[:, b])
+        ends = (batch.terminated[:, b], batch.truncated[:, b])
+        found[float(batch.obs[0, b, 0])] = [column.tolist() for column in (*columns, *ends)]
+        assert batch.actions[:, b].tolist() == batch.obs[:, b, 0].tolist()
+    no = [False] * 3
+    assert found == {
+        0: [[0, 1, 2], [1, 2, 4], [1, 2, 102], [True, True, True], [False, False, True], no],
+        1: [[1, 2, 2], [2, 4, 0], [2, 102, 102], [True, True, False], [False, True, False], no],
+        2: [[2, 2, 2], [4, 0, 0], [102, 102, 102], [True, False, False], [True, False, False], no],
+        10: [[10, 10, 10], [8, 0, 0], [110, 110, 110], [True, False, False], no, [True, False, False]],
+        20: [[20, 21, 21], [16, 32, 0], [21, 22, 22], [True, True, False], no, no],
+        21: [[21, 21, 21], [32, 0, 0], [22, 22, 22], [True, False, False], no, no],
+    }
+
+
+def test_sequences_of_stacks_follow_the_lists() -> None:
+    stream = Stream(2, seed=3, frame_stack=3)
+    buffer = make(stream, 8)
+    stream.feed(buffer, 70)
+    batch = buffer.sample_sequences(64, 4)
+    assert isinstance(batch.obs, torch.Tensor) and isinstance(batch.next_obs, torch.Tensor)
+    for b in range(64):
+        steps = [
+            (env, i)
+            for env in range(2)
+            for i, step in enumerate(stream.lists[env])
+            if np.array_equal(step.obs, batch.obs[0, b].numpy()) and step.action == batch.actions[0, b]
+        ]
+        assert len(steps) == 1
+        env, start = steps[0]
+        for t in range(int(batch.mask[:, b].sum())):
+            step = stream.lists[env][start + t]
+            np.testing.assert_array_equal(batch.obs[t, b].numpy(), step.obs)
+            np.testing.assert_array_equal(batch.next_obs[t, b].numpy(), step.next_obs)
+            assert (bool(batch.terminated[t, b]), bool(batch.truncated[t, b])) == (step.terminated, step.truncated)
 
 
 # Memory and errors ----------------------------------------------------------------------------------------------------
