@@ -203,4 +203,4 @@ _KNOWN = _words(
 )
 REPEATABLE = _KNOWN | {f"{name}_" for name in _KNOWN}
 """Operations of torch, and their forms in place, that do the same when they are called again with the same numbers: no shape
-depends on what a tensor holds, Python learns nothing, and random ones draw from their generator as if the function itself had run."""
+depends on what a tensor holds, Python learns nothing, and random ones draw from their generator as the function itself would."""

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.exploration import SamplingExplorer
 from rl_training.algorithms.off_policy import OffPolicyAlgorithm
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.contract import EnvStepper, StepRecord
 from rl_training.execution.batches import ObsTensor, mapped, on_device
-from rl_training.execution.draws import RandomSource
 from rl_training.execution.executor import Executor
 from rl_training.policies.policy import ActingState, Policy, restarted
 from rl_training.runtime.throughput import StageTimer
@@ -148,10 +148,7 @@ class RolloutCollector(Collector):
     ):
         super().__init__(stepper, policy, **common)
         self.buffer = buffer
-        self._act = executor.for_owner(policy).function(self._sampled)
-
-    def _sampled(self, obs: ObsTensor, state: ActingState, random: RandomSource) -> tuple[Tensor, ActingState]:
-        return self.policy.act(obs, state, generator=random)
+        self._explorer = SamplingExplorer(policy, executor)
 
     def collect(self) -> tuple[RolloutBuffer, int]:
         """Runs `buffer.num_steps` steps in every environment; returns the buffer and the number of valid steps."""
@@ -162,7 +159,7 @@ class RolloutCollector(Collector):
         obs = obs_to_torch(self.stepper.obs, self.device)
         while not buffer.full:
             begin = clock()
-            actions, state = self._act(obs, self.acting_state, self.generator)
+            actions, state = self._explorer.act(obs, self.acting_state, generator=self.generator, progress=0.0)
             env_actions = self.adapter.to_env(actions.cpu().numpy())
             acted = clock()
             record = self.stepper.step(env_actions)

@@ -1,7 +1,7 @@
-"""An algorithm's twin that learns in a process of its own.
+"""A replica of an algorithm that learns in a process of its own.
 
 Two threads would share one interpreter, and an update is hundreds of short calls from it: beside environments written in Python it
-waits longer for its turn than it works. The twin gets rollouts, and answers with its whole state, all by value: nothing is shared,
+waits longer for its turn than it works. The replica gets rollouts and answers with its whole state, all by value: nothing is shared,
 so that timing decides nothing, and the algorithm it was made for is always as if it had learned itself.
 """
 
@@ -34,7 +34,7 @@ AnyAlgorithm = Algorithm[Any, RolloutBuffer]
 
 
 @dataclass(frozen=True)
-class Twin:
+class LearnerSpec:
     """What the other process needs to make the same algorithm again. Both makers must be picklable."""
 
     make_algorithm: Callable[[], AnyAlgorithm]
@@ -50,10 +50,10 @@ class Learned:
 
 
 class Learner:
-    """Lets the twin of an algorithm learn, and brings the algorithm up to date with it."""
+    """Lets the replica of an algorithm learn, and brings the algorithm up to date with it."""
 
-    def __init__(self, algorithm: AnyAlgorithm, twin: Twin):
-        self._algorithm, self._twin, self._weights = algorithm, twin, _weights(algorithm)
+    def __init__(self, algorithm: AnyAlgorithm, spec: LearnerSpec):
+        self._algorithm, self._spec, self._weights = algorithm, spec, _weights(algorithm)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._outbox = Queue[Any]()
@@ -85,7 +85,7 @@ class Learner:
 
     def _introduce(self, connection: Connection) -> None:
         try:
-            connection.send((self._twin, torch.get_num_threads(), self._weights, _arrays(self._algorithm.state_dict())))
+            connection.send((self._spec, torch.get_num_threads(), self._weights, _arrays(self._algorithm.state_dict())))
         except ConnectionError:
             raise self._death() from None
 
@@ -118,7 +118,7 @@ class Learner:
 
 
 def serve(descriptor: int) -> None:
-    """The other process: makes the twin, then learns from each rollout that comes until none can come any more."""
+    """The other process: makes the replica, then learns from each rollout that comes until none can come any more."""
     for stop in (signal.SIGINT, signal.SIGTERM):  # for the main process, which may want one more update before it saves
         signal.signal(stop, signal.SIG_IGN)
     connection = Connection(descriptor)
@@ -136,9 +136,9 @@ def serve(descriptor: int) -> None:
 
 
 def _learn_from(connection: Connection) -> None:
-    twin, threads, weights, state = connection.recv()
+    spec, threads, weights, state = connection.recv()
     torch.set_num_threads(threads)
-    algorithm, buffer = twin.make_algorithm(), twin.make_buffer()
+    algorithm, buffer = spec.make_algorithm(), spec.make_buffer()
     own_weights = _weights(algorithm)
     _copy(weights, own_weights)
     algorithm.load_state_dict(_tensors(state))

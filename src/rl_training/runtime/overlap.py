@@ -1,6 +1,6 @@
 """Learning from one rollout while the next one is collected, in two processes.
 
-A rollout is thus learned from one update later than it would be. The policy of this process acts; it follows its twin's between
+A rollout is thus learned from one update later than it would be. The policy of this process acts; it follows its replica's between
 iterations only, observation statistics included. A rollout's log-probabilities are those of the policy that acted, which PPO's
 ratio must compare with; values, advantages and returns are the current critic's. Rewards are scaled when they are learned from.
 """
@@ -15,20 +15,20 @@ import torch
 
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm
 from rl_training.runtime.collector import RolloutCollector
-from rl_training.runtime.learner import Learned, Learner, Twin
+from rl_training.runtime.learner import Learned, Learner, LearnerSpec
 
 Report = Callable[[Learned], None]
 
 
 class Overlap:
-    """Collects rollouts, and meanwhile lets the algorithm's twin learn from the one before."""
+    """Collects rollouts, and meanwhile lets the algorithm's replica learn from the one before."""
 
-    def __init__(self, algorithm: OnPolicyAlgorithm[Any], collector: RolloutCollector, twin: Twin):
-        self._algorithm, self._collector, self._learner = algorithm, collector, Learner(algorithm, twin)
+    def __init__(self, algorithm: OnPolicyAlgorithm[Any], collector: RolloutCollector, spec: LearnerSpec):
+        self._algorithm, self._collector, self._learner = algorithm, collector, Learner(algorithm, spec)
         self._waiting = False
         """Whether the collector's buffer holds a rollout that this process knows no update from yet."""
         self._sent = False
-        """Whether the twin has that rollout: then it may already be learning from it."""
+        """Whether the replica has that rollout: then it may already be learning from it."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -49,7 +49,7 @@ class Overlap:
         self._waiting = self._sent = steps > 0  # none, if every environment was only reset
         if steps:
             self._complete()
-            # Now, so that the twin need not wait until it is known here what it has learned from the one before.
+            # Now, so that the replica need not wait until it is known here what it has learned from the one before.
             self._learner.begin(self._collector.buffer, progress)
         if learning:
             report(self._learner.finish())

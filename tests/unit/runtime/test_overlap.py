@@ -15,6 +15,7 @@ import torch
 from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
+from rl_training.algorithms.exploration import SamplingExplorer
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import complete_config
@@ -96,7 +97,7 @@ def test_two_processes_compute_what_one_would(cls: Any) -> None:
         if number > 0:
             algorithm.update(rollouts[(number - 1) % 2], (number - 1) / 5)
         collector.policy, collector.buffer = acting, rollouts[number % 2]
-        collector._act = algorithm.executor.for_owner(acting).function(collector._sampled)
+        collector._explorer = SamplingExplorer(acting, algorithm.executor)
         rollout, steps = collector.collect()
         assert steps == 20
         with torch.no_grad():

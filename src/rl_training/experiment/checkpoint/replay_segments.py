@@ -69,11 +69,6 @@ class ReplaySegments:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def replay_state(buffer: ReplayBuffer) -> dict[str, Any]:
-    """A buffer's whole state as the group `replay` of a checkpoint that stands alone."""
-    return buffer.state_dict()
-
-
 def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
     """The buffer's state in a checkpoint, its rows read from the segments beside it unless they are in the checkpoint itself."""
     group = checkpoint.groups["replay"]

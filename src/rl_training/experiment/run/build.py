@@ -29,7 +29,7 @@ from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
-from rl_training.runtime.learner import Twin
+from rl_training.runtime.learner import LearnerSpec
 from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
@@ -312,7 +312,7 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
     )
     overlap = None
     if config.overlap:
-        make_twin = _algorithm_maker(
+        make_replica = _algorithm_maker(
             type(algorithm),
             config,
             algorithm.config,
@@ -320,7 +320,7 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
             parts.envs.single_action_space,
             device=algorithm.device,
         )
-        overlap = Overlap(algorithm, collector, Twin(make_twin, make_buffer))
+        overlap = Overlap(algorithm, collector, LearnerSpec(make_replica, make_buffer))
     return OnPolicyTrainer(algorithm, collector, config.total_timesteps, parts.callbacks, overlap=overlap)
 
 

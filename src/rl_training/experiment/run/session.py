@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment.checkpoint.replay_segments import INFO as REPLAY_SEGMENTS
-from rl_training.experiment.checkpoint.replay_segments import ReplaySegments, replay_state
+from rl_training.experiment.checkpoint.replay_segments import ReplaySegments
 from rl_training.experiment.checkpoint.snapshot import Spaces, restore, take_snapshot
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, write_checkpoint
 from rl_training.experiment.config.train_config import TrainConfig
@@ -156,7 +156,7 @@ class TrainingSession:
         """(groups, info) of the whole state, for a checkpoint that stands alone."""
         groups, info = take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
         if self.trainer.replay is not None:
-            groups["replay"] = replay_state(self.trainer.replay)
+            groups["replay"] = self.trainer.replay.state_dict()
         return groups, info
 
     def _own_callbacks(self) -> tuple[list[Callback], list[Callback]]:
