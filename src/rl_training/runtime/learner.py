@@ -1,7 +1,7 @@
 """A replica of an algorithm that learns in a process of its own.
 
 Two threads would share one interpreter, and an update is hundreds of short calls from it: beside environments written in Python it
-waits longer for its turn than it works. The replica gets rollouts and answers with its whole state, all by value: nothing is shared,
+waits longer for its turn than it works. The replica gets rollouts and answers with its whole state, by value: nothing is shared,
 so that timing decides nothing, and the algorithm it was made for is always as if it had learned itself.
 """
 

@@ -90,7 +90,7 @@ def test_two_processes_compute_what_one_would(cls: Any) -> None:
     agent.learn()
     trainer = other._session_for(()).trainer
     collector, algorithm = trainer.collector, trainer.algorithm
-    rollouts = [collector.buffer, trainer._overlap._learner._twin.make_buffer()]
+    rollouts = [collector.buffer, trainer._overlap._learner._spec.make_buffer()]
     collector.reset()
     for number in range(5):
         acting = copy.deepcopy(algorithm.policy)
