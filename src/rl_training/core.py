@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rl_training.experiment.registry import BUILT_IN
@@ -17,10 +18,18 @@ def public_algorithm(name: str) -> Any:
     return agent_class(algo)
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return public_algorithm(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def lazily(module: str, names: list[str]) -> Callable[[str], Any]:
+    """A module's `__getattr__` that knows the public algorithms of these names."""
+
+    def find(name: str) -> Any:
+        if name in names:
+            return public_algorithm(name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find
+
+
+__getattr__ = lazily(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -63,23 +63,15 @@ class EpsilonGreedyExplorer(Explorer):
     """The greedy action, or with probability ε any one."""
 
     def __init__(self, policy: QNetwork, executor: Executor, epsilon: float | Schedule):
-        self._policy = policy
         self._epsilon = Scalar(epsilon, executor.device)
-        executor = executor.for_owner(policy)
-        self._act_greedily = executor.function(self._greedy)
-        self._act_randomly = executor.function(self._epsilon_greedy)
+        self._greedy = SamplingExplorer(policy, executor)
+        self._explore = executor.for_owner(policy).function(policy.explore)
 
     def act(self, obs: ObsTensor, state: ActingState, *, generator: torch.Generator, progress: float) -> Acted:
         self._epsilon.advance(progress)
         if self._epsilon.number <= 0:
-            return self._act_greedily(obs, state, generator)
-        return self._act_randomly(obs, state, self._epsilon.tensor, generator)
-
-    def _greedy(self, obs: ObsTensor, state: ActingState, random: RandomSource) -> Acted:
-        return self._policy.act(obs, state, generator=random)
-
-    def _epsilon_greedy(self, obs: ObsTensor, state: ActingState, epsilon: Tensor, random: RandomSource) -> Acted:
-        return self._policy.act(obs, state, generator=random, epsilon=epsilon)
+            return self._greedy.act(obs, state, generator=generator, progress=progress)
+        return self._explore(obs, self._epsilon.tensor, generator), state
 
     def metrics(self) -> Metrics:
         return {"epsilon": self._epsilon.tensor}

@@ -33,13 +33,7 @@ def _accept(name: str, thing: Any) -> WrapperClass:
     return thing
 
 
-WRAPPERS: Registry[WrapperClass] = Registry(
-    "wrapper",
-    "axiomrl.wrappers",
-    accept=_accept,
-    way_out="\nA wrapper of your own must be registered first (rl_training.register_wrapper); on the command line, name the "
-    "module or file that does it: --import MODULE_OR_FILE",
-)
+WRAPPERS: Registry[WrapperClass] = Registry("wrapper", _accept)
 for _name in gym.wrappers.__all__:
     if _name not in _NOT_FOR_TRAINING and _name != "vector":
         WRAPPERS.register(_name, f"gymnasium.wrappers:{_name}")

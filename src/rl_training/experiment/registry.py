@@ -164,13 +164,7 @@ def _accept(algo: str, thing: Any) -> AlgorithmInfo:
     return thing if isinstance(thing, AlgorithmInfo) else describe_algorithm(algo, thing)
 
 
-ALGORITHMS: Registry[AlgorithmInfo] = Registry(
-    "algorithm",
-    "axiomrl.algorithms",
-    accept=_accept,
-    way_out="\nAn algorithm of your own must be registered first (rl_training.register_algorithm); on the command line, name the "
-    "module or file that does it: --import MODULE_OR_FILE",
-)
+ALGORITHMS: Registry[AlgorithmInfo] = Registry("algorithm", _accept)
 for _info in BUILT_IN.values():
     ALGORITHMS.register(_info.id, _info)
 

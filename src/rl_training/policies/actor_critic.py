@@ -20,7 +20,7 @@ from rl_training.policies.distributions import (
 from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
 from rl_training.policies.normalization import RewardScaler
-from rl_training.policies.policy import ActingState, Policy
+from rl_training.policies.policy import Policy
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, SpaceError
 
@@ -141,15 +141,6 @@ class ActorCritic(Policy):
         value_features = features if self.critic_body is None else self.critic_body(encoded)
         return self.action_head(features), self.value_head(value_features).squeeze(-1)
 
-    @torch.no_grad()
-    def act(
-        self,
-        obs: ObsTensor,
-        state: ActingState = None,
-        *,
-        generator: RandomSource = None,
-        deterministic: bool = False,
-    ) -> tuple[Tensor, ActingState]:
-        """Return actions in policy form, without gradient: a sample, or the mode when deterministic."""
+    def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
         distribution = self.distribution(obs)
-        return distribution.mode() if deterministic else distribution.sample(generator), state
+        return distribution.mode() if deterministic else distribution.sample(generator)

@@ -14,13 +14,7 @@ def _accept(name: str, thing: Any) -> type:
     return thing
 
 
-ENCODERS: Registry[type] = Registry(
-    "encoder",
-    "axiomrl.encoders",
-    accept=_accept,
-    way_out="\nAn encoder of your own must be registered first (rl_training.register_encoder); on the command line, name the "
-    "module or file that does it: --import MODULE_OR_FILE",
-)
+ENCODERS: Registry[type] = Registry("encoder", _accept)
 
 
 def register_encoder(name: str, encoder: type | str) -> None:

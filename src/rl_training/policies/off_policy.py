@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import Actor
 from rl_training.policies.encoders import make_encoder
-from rl_training.policies.policy import ActingState, Policy
+from rl_training.policies.policy import Policy
 from rl_training.policies.spec import PolicySpec
 
 
@@ -27,14 +26,5 @@ class OffPolicyActorCritic(Policy):
         self.actor = make_actor(self.encoder.features)
         self.critics = make_critics(self.encoder.features)
 
-    @torch.no_grad()
-    def act(
-        self,
-        obs: ObsTensor,
-        state: ActingState = None,
-        *,
-        generator: RandomSource = None,
-        deterministic: bool = False,
-    ) -> tuple[Tensor, ActingState]:
-        """Return actions in policy form, without gradient: the actor's sample, or its best guess when deterministic."""
-        return self.actor.act(self.encoder(obs), generator=generator, deterministic=deterministic), state
+    def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
+        return self.actor.act(self.encoder(obs), generator=generator, deterministic=deterministic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from rl_training.execution.batches import ObsTensor, mapped
@@ -24,7 +25,7 @@ class Policy(nn.Module, ABC):
         """What it remembers at the start of an episode, in `count` environments."""
         return None
 
-    @abstractmethod
+    @torch.no_grad()
     def act(
         self,
         obs: ObsTensor,
@@ -33,7 +34,12 @@ class Policy(nn.Module, ABC):
         generator: RandomSource = None,
         deterministic: bool = False,
     ) -> tuple[Tensor, ActingState]:
-        """Actions in policy form, without gradient, and what it remembers from now on."""
+        """Actions in policy form, without gradient, and what it remembers from now on. A policy with a memory overrides this."""
+        return self.choose(obs, generator, deterministic), state
+
+    @abstractmethod
+    def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
+        """Actions that depend on the observations alone: a sample, or the best guess when deterministic."""
 
 
 def restarted(state: ActingState, initial: ActingState, ended: Tensor) -> ActingState:

@@ -18,7 +18,7 @@ from rl_training.execution.draws import RandomSource, uniform
 from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import ACTIVATIONS, in_float32, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
-from rl_training.policies.policy import ActingState, Policy
+from rl_training.policies.policy import Policy
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import SpaceError
 
@@ -149,35 +149,25 @@ class QNetwork(Policy):
         for layer in self._noisy_layers:
             layer.sample_noise(generator)
 
-    @torch.no_grad()
-    def act(
-        self,
-        obs: ObsTensor,
-        state: ActingState = None,
-        *,
-        generator: RandomSource = None,
-        deterministic: bool = False,
-        epsilon: float | Tensor = 0.0,
-    ) -> tuple[Tensor, ActingState]:
-        """Return actions (B,) int64: the best one, or with probability `epsilon` (number or tensor ()) any one, drawn uniformly.
+    def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
+        """Return the best actions (B,) int64.
 
         Unless deterministic, noisy layers in training mode get new noise and an implicit head draws its τs.
         """
-        greedy = not isinstance(epsilon, Tensor) and epsilon <= 0
-        if deterministic and not greedy:
-            raise ValueError("a deterministic action has no epsilon")
         if deterministic:
-            return self.q_values(obs, noisy=False).argmax(dim=-1), state
-        batch = count_of(obs)
+            return self.q_values(obs, noisy=False).argmax(dim=-1)
         if self.training:
             self.sample_noise(generator)
-        actions = self.q_values(obs, self.sample_taus(batch, ACTING_TAUS, generator)).argmax(dim=-1)
-        if greedy:
-            return actions, state
-        explore, choice = uniform((2, batch), generator, actions.device)
+        return self.q_values(obs, self.sample_taus(count_of(obs), ACTING_TAUS, generator)).argmax(dim=-1)
+
+    @torch.no_grad()
+    def explore(self, obs: ObsTensor, epsilon: float | Tensor, generator: RandomSource = None) -> Tensor:
+        """Return the best actions (B,) int64, or with probability `epsilon` (number or tensor ()) any, drawn uniformly."""
+        actions = self.choose(obs, generator, deterministic=False)
+        exploring, choice = uniform((2, len(actions)), generator, actions.device)
         # In float32, u · A may round up to A itself.
         anything = (choice * self.num_actions).long().clamp_(max=self.num_actions - 1)
-        return torch.where(explore < epsilon, anything, actions), state
+        return torch.where(exploring < epsilon, anything, actions)
 
 
 class _TauEmbedding(nn.Module):

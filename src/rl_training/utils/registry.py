@@ -19,17 +19,25 @@ class Registry(Generic[T]):
     """Things of one kind by name.
 
     A thing may be registered as the text "module:attribute", which is imported when it is first asked for. Installed packages
-    offer theirs as entry points of `group`; those are looked for only when a name is not among the known ones, or all are listed.
+    offer theirs as entry points of the group "axiomrl.KINDs"; those are looked for only when a name is not among the known ones,
+    or all are listed.
     """
 
-    def __init__(self, kind: str, group: str, *, accept: Callable[[str, Any], T], way_out: str = ""):
-        """`accept(name, thing)` returns what is kept, or raises for a thing of another kind. `way_out` is what the error for an
-        unknown name ends with."""
-        self.kind, self.group, self.way_out = kind, group, way_out
+    def __init__(self, kind: str, accept: Callable[[str, Any], T]):
+        """`accept(name, thing)` returns what is kept, or raises for a thing of another kind."""
+        self.kind, self.group = kind, f"axiomrl.{kind}s"
         self.things: dict[str, T | str] = {}
         """What was registered, by name."""
         self._accept = accept
         self._loaded: dict[str, T] = {}  # by "module:attribute"
+
+    @property
+    def way_out(self) -> str:
+        """What the error for an unknown name ends with."""
+        return (
+            f"\n{_a(self.kind).capitalize()} of your own must be registered first (rl_training.register_{self.kind}); on the "
+            "command line, name the module or file that does it: --import MODULE_OR_FILE"
+        )
 
     def register(self, name: str, thing: Any) -> None:
         """Makes a thing known. The same one may be registered again, another one under a name that is taken may not."""

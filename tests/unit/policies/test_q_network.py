@@ -212,17 +212,17 @@ def test_epsilon_is_the_share_of_uniform_actions() -> None:
     network = linear(4)
     set_rows(network.head.advantage, [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     obs = torch.zeros(40_000, dtype=torch.int64)
-    shares = torch.bincount(acted(network, obs, generator=seeded(), epsilon=0.4)) / len(obs)
+    shares = torch.bincount(network.explore(obs, 0.4, seeded())) / len(obs)
     # Standard deviation of a share: at most √(0.25 / 40000) = 0.0025.
     torch.testing.assert_close(shares, torch.tensor([0.1, 0.7, 0.1, 0.1]), atol=0.01, rtol=0)
-    uniform = torch.bincount(acted(network, obs, generator=seeded(), epsilon=1.0)) / len(obs)
+    uniform = torch.bincount(network.explore(obs, 1.0, seeded())) / len(obs)
     torch.testing.assert_close(uniform, torch.full((4,), 0.25), atol=0.01, rtol=0)
 
 
 def test_each_environment_explores_by_itself() -> None:
     network = linear(2)
     set_rows(network.head.advantage, [[1.0, 0.0], [1.0, 0.0]])
-    actions = acted(network, torch.zeros(64, dtype=torch.int64), generator=seeded(), epsilon=0.8)
+    actions = network.explore(torch.zeros(64, dtype=torch.int64), 0.8, seeded())
     assert 0 < actions.sum() < 64
 
 
@@ -238,9 +238,9 @@ def test_greedy_actions_draw_nothing() -> None:
 
 def test_the_generator_decides_what_is_drawn() -> None:
     network, obs = linear(4), torch.zeros(64, dtype=torch.int64)
-    first = acted(network, obs, generator=seeded(), epsilon=1.0)
-    assert torch.equal(acted(network, obs, generator=seeded(), epsilon=1.0), first)
-    assert not torch.equal(acted(network, obs, generator=seeded(1), epsilon=1.0), first)
+    first = network.explore(obs, 1.0, seeded())
+    assert torch.equal(network.explore(obs, 1.0, seeded()), first)
+    assert not torch.equal(network.explore(obs, 1.0, seeded(1)), first)
 
 
 def test_implicit_acting_averages_over_drawn_fractions() -> None:
@@ -250,11 +250,6 @@ def test_implicit_acting_averages_over_drawn_fractions() -> None:
     assert torch.equal(acted(network, obs, generator=seeded()), expected)
     even = network(obs, midpoints(32).expand(200, -1)).mean(-1).argmax(-1)
     assert torch.equal(acted(network, obs, deterministic=True), even)
-
-
-def test_a_deterministic_action_has_no_epsilon() -> None:
-    with pytest.raises(ValueError, match="epsilon"):
-        acted(linear(), STATES, deterministic=True, epsilon=0.1)
 
 
 def test_noisy_acting() -> None:
@@ -296,9 +291,7 @@ def test_dict_observations() -> None:
         same = QNetwork(PolicySpec(spaces.Box(-1, 1, (5,)), spaces.Discrete(2), PolicyConfig()), HeadConfig(**head))
         same.load_state_dict(network.state_dict())
         torch.testing.assert_close(network.q_values(obs), same.q_values(flat))
-        assert torch.equal(
-            acted(network, obs, generator=seeded(), epsilon=0.5), acted(same, flat, generator=seeded(), epsilon=0.5)
-        )
+        assert torch.equal(network.explore(obs, 0.5, seeded()), same.explore(flat, 0.5, seeded()))
 
 
 def test_continuous_actions_are_refused() -> None:
