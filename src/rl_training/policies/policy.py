@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 import torch
@@ -16,7 +15,7 @@ ActingState: TypeAlias = Tensor | tuple["ActingState", ...] | dict[str, "ActingS
 """What a policy remembers between steps: tensors (N, ...), one row for each environment; None for nothing."""
 
 
-class Policy(nn.Module, ABC):
+class Policy(nn.Module):
     """Observations enter raw: the normaliser, if there is one, is part of the encoder and saved with the weights."""
 
     encoder: ObservationEncoder
@@ -37,9 +36,9 @@ class Policy(nn.Module, ABC):
         """Actions in policy form, without gradient, and what it remembers from now on. A policy with a memory overrides this."""
         return self.choose(obs, generator, deterministic), state
 
-    @abstractmethod
     def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
         """Actions that depend on the observations alone: a sample, or the best guess when deterministic."""
+        raise TypeError(f"{type(self).__name__} must say what it chooses: override choose, or act if it has a memory")
 
 
 def restarted(state: ActingState, initial: ActingState, ended: Tensor) -> ActingState:

@@ -22,6 +22,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.crossq import CrossQAlgorithm
 from rl_training.algorithms.dqn import DQNAlgorithm
 from rl_training.algorithms.dqn_variants import IQNAlgorithm, RainbowAlgorithm
+from rl_training.algorithms.exploration import Explorer
 from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyAlgorithm
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.algorithms.sac import SACAlgorithm
@@ -72,7 +73,9 @@ def one_thread() -> Iterator[None]:
 
 
 def recorded_functions(owner: Any) -> dict[str, RecordedFunction[Any]]:
-    return {name: value for name, value in vars(owner).items() if isinstance(value, RecordedFunction)}
+    found = {name: value for name, value in vars(owner).items() if isinstance(value, RecordedFunction)}
+    parts = [value for value in vars(owner).values() if isinstance(value, Explorer)]
+    return {**found, **{name: value for part in parts for name, value in recorded_functions(part).items()}}
 
 
 def make_actions(space: spaces.Space[Any], count: int, generator: torch.Generator) -> Tensor:
