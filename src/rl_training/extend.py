@@ -46,6 +46,10 @@ class PolicyGradientAlgorithm(OneLossAlgorithm[PolicyGradientConfigT]):
         """`loss`, and what else is worth reporting, all of shape (). `distribution, values = self.policy(minibatch.obs)`."""
 
     @classmethod
+    def check_config(cls, config: PolicyGradientConfigT, num_envs: int) -> None:
+        cls._check_minibatches("num_minibatches", config.num_minibatches, config.num_steps * num_envs)
+
+    @classmethod
     def updates_per_rollout(cls, config: PolicyGradientConfigT) -> int:
         return config.update_epochs * config.num_minibatches
 

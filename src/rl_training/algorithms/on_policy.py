@@ -76,6 +76,15 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
         return ActorCritic(spec)
 
+    @staticmethod
+    def _check_minibatches(name: str, count: int, steps: int) -> None:
+        """Raises ConfigError if a rollout of so many steps cannot be cut into so many parts."""
+        if count > steps:
+            raise ConfigError(
+                f"hyperparams.{name} is {count}, but a rollout has only num_steps × num_envs = {steps} steps. "
+                "Lower it or collect more steps."
+            )
+
     @classmethod
     def updates_per_step(cls, config: OnPolicyConfigT, num_envs: int) -> float:
         return cls.updates_per_rollout(config) / (config.num_steps * num_envs)

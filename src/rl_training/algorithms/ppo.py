@@ -16,7 +16,6 @@ from rl_training.execution.draws import RandomSource
 from rl_training.execution.executor import recordable
 from rl_training.execution.optimizers import StepReport
 from rl_training.execution.scalar import Scalar
-from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
 
@@ -98,11 +97,7 @@ class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
 
     @classmethod
     def check_config(cls, config: PPOConfig, num_envs: int) -> None:
-        if config.num_minibatches > config.num_steps * num_envs:
-            raise ConfigError(
-                f"hyperparams.num_minibatches is {config.num_minibatches}, but a rollout has only "
-                f"num_steps × num_envs = {config.num_steps * num_envs} steps. Lower it or collect more steps."
-            )
+        cls._check_minibatches("num_minibatches", config.num_minibatches, config.num_steps * num_envs)
 
     @classmethod
     def updates_per_rollout(cls, config: PPOConfig) -> int:

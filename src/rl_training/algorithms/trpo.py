@@ -158,11 +158,7 @@ class TRPOAlgorithm(OnPolicyAlgorithm[TRPOConfig]):
 
     @classmethod
     def check_config(cls, config: TRPOConfig, num_envs: int) -> None:
-        if config.critic_minibatches > config.num_steps * num_envs:
-            raise ConfigError(
-                f"hyperparams.critic_minibatches is {config.critic_minibatches}, but a rollout has only "
-                f"num_steps × num_envs = {config.num_steps * num_envs} steps. Lower it or collect more steps."
-            )
+        cls._check_minibatches("critic_minibatches", config.critic_minibatches, config.num_steps * num_envs)
 
     @classmethod
     def updates_per_rollout(cls, config: TRPOConfig) -> int:
