@@ -38,7 +38,7 @@ def test_the_state_begins_anew_with_every_episode(autoreset: str, execution: str
         assert before.initial_state["steps"].shape == (3,)
         lengths = torch.from_numpy(collector.statistics.running_lengths).float()
         # In the step that only resets, nothing of an episode was seen yet.
-        assert torch.equal(collector.acting_state["steps"], lengths)
+        assert torch.equal(collector.acting_state["steps"].cpu(), lengths)
     assert collector.statistics.episodes > 3, "episodes ended"
 
 
@@ -66,7 +66,7 @@ def test_predict_hands_the_state_back() -> None:
     assert action in (0, 1) and state["steps"].tolist() == [1.0]
     _, state = agent.predict(obs, state)
     assert state["steps"].tolist() == [2.0]
-    torch.testing.assert_close(state["mean"][0], 0.75 * torch.from_numpy(obs))
+    torch.testing.assert_close(state["mean"][0].cpu(), 0.75 * torch.from_numpy(obs))
     _, state = agent.predict(obs, state, episode_start=True)
     assert state["steps"].tolist() == [1.0]
     _, both = agent.predict(np.stack([obs, obs]))

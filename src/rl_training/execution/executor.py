@@ -301,7 +301,10 @@ class _OnGPU(_Recorded[R]):
         read = {id(tensor): tensor for tensor in second.read() if id(tensor) not in results}
         del runs, first, second  # and with them the memory of all that they made
         self.watch = owned.watch(list(read.values()))
-        self._program = GraphProgram(self._function, inputs, generator)
+        try:
+            self._program = GraphProgram(self._function, inputs, generator)
+        except RuntimeError as error:
+            raise NotRecordable(f"something that a CUDA graph cannot hold ({str(error).splitlines()[0]})") from error
         self._undo()
         written = mapped(Tensor.clone, self._as_written(inputs, generator)), self._undo.values()
         self._undo()

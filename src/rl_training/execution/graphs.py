@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -60,8 +61,23 @@ def recorded_graph(
     for generator in generators:
         graph.register_generator_state(generator)
     torch.cuda.synchronize(stream.device)
-    with torch.cuda.graph(graph, stream=stream):
-        outputs = run()
+    # Gradients of an earlier run would be waited for in its stream, and what Python collects meanwhile may hold memory or graphs
+    # of the GPU: either ends a recording.
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    states = [generator.get_state() for generator in generators]
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            outputs = run()
+    except RuntimeError:
+        for generator, state in zip(generators, states):  # a recording that fails leaves them waiting for its end
+            generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
+            generator.set_state(state)
+        raise
+    finally:
+        if collecting:
+            gc.enable()
     # Recording sets the generators' counters on the GPU to 0, in its own stream: that must be over before a replay sets them.
     torch.cuda.synchronize(stream.device)
     return graph, outputs
