@@ -19,6 +19,7 @@ from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.policy import ActingState, Policy
 from rl_training.policies.q_network import QNetwork
+from rl_training.utils.errors import ConfigError
 from rl_training.utils.schedules import Schedule, schedule_value
 
 Acted = tuple[Tensor, ActingState]
@@ -63,6 +64,10 @@ class EpsilonGreedyExplorer(Explorer):
     """The greedy action, or with probability ε any one."""
 
     def __init__(self, policy: QNetwork, executor: Executor, epsilon: float | Schedule):
+        if policy.initial_state(1) is not None:
+            raise ConfigError(
+                f"{type(policy).__name__} has a memory, which ε-greedy actions do not carry along: set epsilon: 0."
+            )
         self._epsilon = Scalar(epsilon, executor.device)
         self._greedy = SamplingExplorer(policy, executor)
         self._explore = executor.for_owner(policy).function(policy.explore)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -77,6 +78,13 @@ class RolloutBuffer:
         """What a policy with a memory remembered before the first step."""
         self.has_logprobs = False
         """Whether `logprobs` are already those of the policy that acted, which the algorithm then need not be."""
+        self._make_views()
+        self._final_obs: list[Observation] = []
+        self._final_index: list[Array] = []
+        self._every_next_obs: Tensor | None = None
+        self.position = 0
+
+    def _make_views(self) -> None:
         # What the environments say is written with NumPy: where the tensors are, or beside a GPU's until the rollout is full.
         self._staged: dict[str, Array] = {
             name: stored.cpu().numpy()
@@ -87,10 +95,16 @@ class RolloutBuffer:
         self._as_rows: Callable[[Tensor], Any] = torch.Tensor.numpy if self.device.type == "cpu" else lambda rows: rows
         self._obs_rows: Any = map_obs(self._as_rows, self.obs)
         self._action_rows: Any = self._as_rows(self.actions)
-        self._final_obs: list[Observation] = []
-        self._final_index: list[Array] = []
-        self._every_next_obs: Tensor | None = None
-        self.position = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RolloutBuffer:
+        """A copy whose arrays are views of its own tensors again."""
+        other = memo[id(self)] = object.__new__(RolloutBuffer)
+        views = ("_staged", "_as_rows", "_obs_rows", "_action_rows")
+        for name, value in self.__dict__.items():
+            if name not in views:
+                setattr(other, name, copy.deepcopy(value, memo))
+        other._make_views()
+        return other
 
     @property
     def full(self) -> bool:

@@ -34,13 +34,13 @@ def flatten(values: Any, tensors: list[Tensor], layout: list[Hashable]) -> None:
     devices, names, lengths, and the values that are no tensors. Arrays stay on the host, so their content does not count."""
     if isinstance(values, Tensor):
         tensors.append(values)
-        layout.append((values.shape, values.dtype, values.device))
+        layout.append((values.shape, values.dtype, values.device, values.stride(), values.requires_grad))
     elif isinstance(values, tuple | list):
-        layout.append(len(values))
+        layout.append((values.__class__.__name__, len(values)))
         for part in values:
             flatten(part, tensors, layout)
     elif isinstance(values, dict):
-        layout.extend(values)
+        layout.append(("dict", *values))
         for part in values.values():
             flatten(part, tensors, layout)
     elif (names := _names(values.__class__)) is not None:

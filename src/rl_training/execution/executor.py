@@ -6,10 +6,11 @@ and the log says so once. Each recording is compared with the run it was taken f
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from types import MethodType
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
 
@@ -20,7 +21,7 @@ from torch import Tensor
 from rl_training.execution.batches import flatten, mapped, on_device, tensors_of
 from rl_training.execution.draws import Recorder, Tape
 from rl_training.execution.graphs import GraphProgram
-from rl_training.execution.owned import Owned, Undo, Watch
+from rl_training.execution.owned import PLAIN, Owned, Undo, Watch, memory_of
 from rl_training.execution.program import HostProgram
 from rl_training.execution.recording import Notes, NotRecordable, Recording, record
 from rl_training.utils.errors import ExecutionError
@@ -61,6 +62,14 @@ class Executor:
         """Functions that run as written although recording was allowed, and why."""
         self.functions: list[RecordedFunction[Any]] = []
         """Those that may be recorded, as far as they were asked for."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Executor:
+        """For the copied owner, without what was recorded."""
+        other = memo[id(self)] = object.__new__(Executor)
+        other.__dict__.update(self.__dict__)
+        other.recording, other.eager_because, other.functions = False, {}, []
+        other.owner = copy.deepcopy(self.owner, memo)
+        return other
 
     @contextmanager
     def as_written(self) -> Iterator[None]:
@@ -135,14 +144,18 @@ class RecordedFunction(Generic[R]):
         tensors: list[Tensor] = []
         layout: list[Hashable] = []
         flatten(given, tensors, layout)
-        known = self._recordings.get(tuple(layout), ())
+        layout += _ambient(executor.device)
+        try:
+            known: Any = self._recordings.get(tuple(layout), ())
+        except TypeError:  # an argument that nobody can compare
+            known = ()
         for recorded in known:
             if recorded.holds(generator):
                 return recorded(given, tensors, generator)
         recorded_now = self._record(given, generator)
         if recorded_now is None:
             return self._function(*on_device(given, executor.device), generator)
-        kept = self._recordings.setdefault(tuple(layout), [])
+        kept: list[_Recorded[R]] = self._recordings.setdefault(tuple(layout), [])
         self._count += 1
         if self._count == MOST_RECORDINGS:
             changed = kept[0].watch.difference() if kept else "its arguments have ever new forms or values"
@@ -169,6 +182,12 @@ class RecordedFunction(Generic[R]):
             self._step_aside(str(error))
             return None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> RecordedFunction[R]:
+        """A function of the copied owner, which records anew."""
+        executor = copy.deepcopy(self._executor, memo)
+        executor.functions.append(RecordedFunction(copy.deepcopy(self._function, memo), executor))
+        return executor.functions[-1]
+
     def _step_aside(self, reason: str) -> None:
         message = f"{self.name} runs as written, not recorded, because of {reason}"
         if self._executor.execution == "recorded":
@@ -186,9 +205,14 @@ class _Recorded(Generic[R]):
     def __init__(self, function: Callable[..., R], executor: Executor, given: list[Any], generator: Any):
         self._function, self._executor = function, executor
         self._calls = 0
+        _check_leaves(given)
+        for name in _recordable_names(_class_of(executor.owner)):
+            getattr(executor.owner, name)  # bound now, because what belongs to the owner must not grow later
         owned = Owned(executor.owner)
         if (module := owned.hooked()) is not None:
             raise NotRecordable(f"a hook of {module}")
+        if {memory_of(tensor) for tensor in tensors_of(given)} & (owned.memories - {0}):
+            raise NotRecordable("an argument that belongs to its owner, which a copy of it would not follow")
         self._undo = Undo(owned, generator)
         try:
             self._make(owned, given, generator)
@@ -206,11 +230,20 @@ class _Recorded(Generic[R]):
     def _repeat(self, given: list[Any], tensors: list[Tensor], generator: Any) -> R:
         raise NotImplementedError
 
-    def _run(self, function: Callable[[Notes], R], given: list[Tensor], owned: Owned) -> Recording[R]:
+    def _run(
+        self,
+        function: Callable[[Notes], R],
+        arguments: list[Tensor],
+        owned: Owned,
+        drawn: list[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Recording[R]:
         """One run under observation."""
-        recording = record(function, given, owned.memories)
+        recording = record(function, arguments, owned.memories, drawn or [], generator)
         if (place := self._undo.assigned()) is not None:
             raise NotRecordable(f"an assignment to {place}")
+        if self._undo.drew():
+            raise NotRecordable("random numbers from another source than the one it is given")
         return recording
 
     def _as_written(self, given: list[Any], generator: Any) -> R:
@@ -259,14 +292,14 @@ class _OnCPU(_Recorded[R]):
         self._undo()
         self._draws = recorder.draws
         numbers = [draw.take(other) for draw in self._draws]
-        second = self._run(lambda notes: self._function(*own, Tape(numbers)), [*inputs, *numbers], owned)
+        second = self._run(lambda notes: self._function(*own, Tape(numbers)), inputs, owned, numbers)
         if not first.same_as(second):
             raise NotRecordable("numbers that differ from run to run, although nothing that it may read has changed")
         written = mapped(Tensor.clone, second.output), self._undo.values()
         self._undo()
         try:
             self._program = HostProgram(second, inputs, numbers)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        except (TypeError, ValueError, RuntimeError, OverflowError, IndexError) as error:
             raise NotRecordable(f"an operation that NumPy cannot repeat ({error})") from error
         if self._program.large and torch.get_num_threads() > 1 and self._executor.execution == "auto":
             raise NotRecordable("tensors so large that torch's several threads are faster")
@@ -274,7 +307,7 @@ class _OnCPU(_Recorded[R]):
         self._numbers = numbers
         try:
             output = self._program(tensors_of(given))
-        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        except (TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
             raise NotRecordable(f"an operation that cannot be repeated ({error})") from error
         compare(given, written, (output, self._undo.values()), self._undo.before())
 
@@ -292,7 +325,8 @@ class _OnGPU(_Recorded[R]):
         inputs = on_device(mapped(Tensor.clone, given, _HostOnly.instead_of), self._executor.device)
         runs = []
         for _ in range(2):
-            runs.append(self._run(lambda notes: self._function(*inputs, generator), tensors_of(inputs), owned))
+            arguments = tensors_of(inputs)
+            runs.append(self._run(lambda notes: self._function(*inputs, generator), arguments, owned, None, generator))
             self._undo()
         first, second = runs
         if not first.same_as(second):
@@ -320,6 +354,30 @@ class _OnGPU(_Recorded[R]):
         return self._program(tensors)
 
 
+def _class_of(owner: Any) -> Any:
+    return owner.__class__
+
+
+@cache
+def _recordable_names(kind: Any) -> tuple[str, ...]:
+    found = {name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, recordable)}
+    return tuple(sorted(found))
+
+
+def _ambient(device: torch.device) -> tuple[Hashable, ...]:
+    """What decides, besides the arguments, what an operation does."""
+    autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), *autocast
+
+
+def _check_leaves(given: list[Any]) -> None:
+    def check(value: Any) -> Any:
+        if not isinstance(value, (*PLAIN, np.ndarray)):
+            raise NotRecordable(f"an argument of the type {type(value).__name__}, which nobody can see change")
+
+    mapped(lambda tensor: tensor, given, check)
+
+
 class _HostOnly:
     """Stands for an array in a batch, which stays on the host: a step that uses it runs as written."""
 
@@ -327,8 +385,12 @@ class _HostOnly:
     def instead_of(value: Any) -> Any:
         return _HostOnly() if isinstance(value, np.ndarray) else value
 
-    def __getattr__(self, name: str) -> Any:
+    def _refuse(self, *_: Any) -> Any:
         raise NotRecordable("an array in its arguments, which a recording would not see change")
+
+    __getattr__ = __getitem__ = __len__ = __iter__ = __bool__ = __float__ = __int__ = __array__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __hash__ = _refuse
 
 
 def compare(
@@ -363,4 +425,11 @@ def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     if not a.is_floating_point():
         return not a.numel() or bool((a != b).double().mean() <= 0.1)  # a choice between equals may fall either way
     finite = a.isfinite()
-    return torch.equal(finite, b.isfinite()) and _size(torch.where(finite, a.double() - b.double(), 0)) <= tolerance
+    special = torch.equal(
+        torch.where(finite, 0, a).nan_to_num(nan=0.5), torch.where(b.isfinite(), 0, b).nan_to_num(nan=0.5)
+    )
+    return (
+        special
+        and torch.equal(finite, b.isfinite())
+        and _size(torch.where(finite, a.double() - b.double(), 0)) <= tolerance
+    )

@@ -53,8 +53,12 @@ def _fill(value: float) -> Repeat:
     return lambda out, *args, **kwargs: [partial(out.fill, value)]
 
 
-def _clamp(out: Array, x: Array, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> list[Call]:
+def _clamp(
+    out: Array, x: Array, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
+) -> list[Call] | None:
     low, high = min if low is None else low, max if high is None else high
+    if any(isinstance(bound, np.ndarray) and np.may_share_memory(bound, out) for bound in (low, high)):
+        return None
     calls: list[Call] = []
     if low is not None:
         calls.append(partial(np.maximum, x, low, out=out))
@@ -164,7 +168,6 @@ UFUNCS = {
     "mul": np.multiply,
     "ne": np.not_equal,
     "neg": np.negative,
-    "sign": np.sign,
     "sqrt": np.sqrt,
     "sub": np.subtract,
     "tanh": np.tanh,
@@ -204,6 +207,18 @@ IN_NUMPY: dict[Any, Repeat] = {
     aten.stack.default: _stack,
     aten.copy_.default: _copy_into,
 }
+
+CONVERTING = {
+    *(overload for name in ("logical_and", "logical_not", "logical_or") for overload in _overloads(name)),
+    *(
+        getattr(aten, name).default
+        for name in ("clone", "_to_copy", "scalar_tensor", "copy_", "argmax", "slice_backward")
+    ),
+    *(getattr(aten, name).default for name in ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones")),
+    aten.min.dim,
+    aten._log_softmax_backward_data.default,
+}
+"""Operations whose numbers may be of several types, because NumPy has no choice what to compute in."""
 
 IN_TORCH: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: torch.addmm,

@@ -7,10 +7,12 @@ attribute `unwatched` changes between calls and is read by no recorded function:
 from __future__ import annotations
 
 import dataclasses
+import random
 from enum import Enum
 from operator import getitem, is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -31,6 +33,12 @@ FOREIGN = (
     "weakref",
 )
 """Packages whose objects are not looked into, modules of torch excepted."""
+_GLOBAL_HOOKS = (
+    nn.modules.module._global_forward_hooks,
+    nn.modules.module._global_forward_pre_hooks,
+    nn.modules.module._global_backward_hooks,
+    nn.modules.module._global_backward_pre_hooks,
+)
 PLAIN = (int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device)
 NONE: frozenset[str] = frozenset()
 
@@ -71,25 +79,32 @@ class Owned:
     def __init__(self, owner: object):
         self.tensors: list[Tensor] = []
         self.modules: list[nn.Module] = []
+        self.generators: list[Any] = []
+        """Sources of random numbers that belong to it."""
         self.containers: list[Container] = []
         self._watched: list[Entry] = []
         self._bound: list[Entry] = []
-        self._walk(owner, type(owner).__name__, set(), watched=True)
+        self._sized: list[Keyed] = []
+        self._later: list[Entry] = []
+        seen: set[int] = set()
+        self._walk(owner, type(owner).__name__, seen, watched=True)
+        while self._later:  # what is reached on a watched way, too, is watched
+            self._add(self._later.pop(0), seen, watched=False)
         self.memories = {memory_of(tensor) for tensor in self.tensors}
 
     def watch(self, read: list[Tensor]) -> Watch:
         """Notices changes of settings and parts, and of which tensors those are that were read."""
-        wanted = {id(tensor) for tensor in read}
-        bound = [entry for entry in self._bound if id(entry.value) in wanted]
         hooks = [getattr(module, name) for module in self.modules for name in HOOKS]
-        return Watch([*self._watched, *bound], hooks, read)
+        return Watch([*self._watched, *self._bound], self._sized, hooks, read)
 
     def hooked(self) -> str | None:
-        """The first module with a hook, which a recorded function would not call."""
+        """The first module or tensor with a hook, which a recorded function would not call."""
         for module in self.modules:
             if any(getattr(module, name) for name in HOOKS):
                 return type(module).__name__
-        return None
+        if any(_hooked(tensor) for tensor in self.tensors):
+            return "a tensor"
+        return "all modules" if any(_GLOBAL_HOOKS) else None
 
     def _walk(self, value: Any, path: str, seen: set[int], *, watched: bool) -> None:
         if id(value) in seen:
@@ -102,17 +117,28 @@ class Owned:
             content, unwatched = value, NONE
         elif isinstance(value, tuple):
             content, unwatched = list(value), NONE
+        elif isinstance(value, torch.Generator | np.random.Generator | random.Random):
+            self.generators.append(value)
+            return
         elif isinstance(value, nn.Module) or _looked_into(value):
             content, unwatched = value.__dict__, getattr(type(value), "unwatched", NONE)
         else:
             return
         here = Container(content, path, unwatched, content.copy())
         self.containers.append(here)
+        if watched and content is not here.before and not isinstance(value, tuple):
+            self._sized.append(content)
         keys: Any = list(content) if isinstance(content, dict) else range(len(content))
         for key in keys:
             if key not in OWN_OF_MODULES and not getattr(type(content[key]), "outside_of_steps", False):
-                place = path if key in ("_parameters", "_buffers", "_modules") else here.place(key)
-                self._add(Entry(content, key, content[key], place), seen, watched=watched and key not in unwatched)
+                inner = isinstance(value, nn.Module) and key in ("_parameters", "_buffers", "_modules")
+                entry = Entry(content, key, content[key], path if inner else here.place(key))
+                if key in unwatched:
+                    self._later.append(entry)
+                elif inner:
+                    self._walk(entry.value, path, seen, watched=watched)
+                else:
+                    self._add(entry, seen, watched=watched)
 
     def _add(self, entry: Entry, seen: set[int], *, watched: bool) -> None:
         if isinstance(entry.value, Tensor):
@@ -120,7 +146,7 @@ class Owned:
             if watched:
                 self._bound.append(entry)
             return
-        if watched and entry.key not in ("_parameters", "_buffers", "_modules"):
+        if watched:
             self._watched.append(entry)
         if not _is_setting(entry.value):
             self._walk(entry.value, entry.path, seen, watched=watched)
@@ -129,12 +155,13 @@ class Owned:
 class Watch:
     """Tells whether what a recording rests on is still as it was. It is asked before every call, so it must be quick."""
 
-    def __init__(self, entries: list[Entry], hooks: list[Any], read: list[Tensor]):
+    def __init__(self, entries: list[Entry], sized: list[Keyed], hooks: list[Any], read: list[Tensor]):
         self._entries = entries
+        self._sized, self._sizes = sized, list(map(len, sized))
         self._contents, self._keys = [entry.content for entry in entries], [entry.key for entry in entries]
         self._values = [entry.value for entry in entries]
         self._hooks, self._last_hook = hooks, RemovableHandle.next_id
-        self._read, self._pointers = read, [tensor.data_ptr() for tensor in read]
+        self._read, self._places = read, list(map(_place, read))
 
     def holds(self) -> bool:
         try:
@@ -146,10 +173,13 @@ class Watch:
                 return False
             self._values = values  # equal numbers, other objects
         if self._last_hook != RemovableHandle.next_id:  # torch counts all hooks that anybody registers
-            if any(self._hooks):
+            if self._hooked():
                 return False
             self._last_hook = RemovableHandle.next_id
-        return list(map(Tensor.data_ptr, self._read)) == self._pointers
+        return list(map(len, self._sized)) == self._sizes and list(map(_place, self._read)) == self._places
+
+    def _hooked(self) -> bool:
+        return any(self._hooks) or any(_GLOBAL_HOOKS) or any(map(_hooked, self._read))
 
     def difference(self) -> str:
         """What has changed, in words."""
@@ -159,7 +189,9 @@ class Watch:
                 if _is_setting(entry.value):
                     return f"{entry.path} changed from {entry.value!r} to {now!r}"
                 return f"{entry.path} is another object now"
-        return "a module has a hook now" if any(self._hooks) else "a tensor lies elsewhere in memory now"
+        if list(map(len, self._sized)) != self._sizes:
+            return "an attribute, item or module was added or removed"
+        return "there is a hook now" if self._hooked() else "a tensor is another one now, or lies elsewhere"
 
 
 class Undo:
@@ -170,7 +202,11 @@ class Undo:
         self._copies = [(memory, memory.clone()) for memory in _memories(owned.tensors)]
         on_gpu = any(tensor.is_cuda for tensor in owned.tensors)
         self._global, self._global_cuda = torch.random.get_rng_state(), torch.cuda.get_rng_state() if on_gpu else None
-        self._streams = [(generator, generator.get_state()) for generator in generators if generator is not None]
+        given = [generator for generator in generators if generator is not None]
+        self._streams = [(generator, generator.get_state()) for generator in given]
+        others = [generator for generator in owned.generators if not any(generator is one for one in given)]
+        self._others = [(generator, _stream(generator)) for generator in others]
+        self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -190,6 +226,15 @@ class Undo:
             torch.cuda.set_rng_state(self._global_cuda)
         for generator, stream in self._streams:
             generator.set_state(stream)
+        for other, stream in self._others:
+            _rewind(other, stream)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+
+    def drew(self) -> bool:
+        """Whether numbers came from elsewhere than the given generator and torch's own, which a recording would not draw again."""
+        moved = any(repr(_stream(other)) != repr(stream) for other, stream in self._others)
+        return moved or random.getstate() != self._python or repr(np.random.get_state()) != repr(self._numpy)  # noqa: NPY002
 
     def values(self) -> list[Tensor]:
         """What the owner's tensors hold now, copied, in a fixed order."""
@@ -215,6 +260,21 @@ class Undo:
         return None
 
 
+def _stream(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+
+
+def _rewind(generator: Any, stream: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(torch.tensor(stream, dtype=torch.uint8))
+    elif isinstance(generator, random.Random):
+        generator.setstate(stream)
+    else:
+        generator.bit_generator.state = stream
+
+
 def memory_of(tensor: Tensor) -> int:
     """Names the memory that a tensor, perhaps a view, lies in."""
     return tensor.untyped_storage().data_ptr()
@@ -232,7 +292,19 @@ def _memories(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _same(now: Any, before: Any) -> bool:
-    return now is before or (_is_setting(before) and _is_setting(now) and now == before)
+    """Whether code cannot tell two values apart; 1, 1.0 and True it can."""
+    if now is before:
+        return True
+    settings = type(now) is type(before) and _is_setting(before) and _is_setting(now)
+    return settings and now == before and repr(now) == repr(before)
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.requires_grad, tensor.stride()
+
+
+def _hooked(tensor: Tensor) -> bool:
+    return bool(tensor.is_leaf and tensor._backward_hooks)
 
 
 def _get(content: Keyed, key: Any) -> Any:

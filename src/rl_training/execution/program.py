@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from rl_training.execution.batches import tensors_of
-from rl_training.execution.numpy_ops import IN_NUMPY, IN_TORCH, NUMBERS, Call
-from rl_training.execution.owned import memory_of
+from rl_training.execution.numpy_ops import CONVERTING, IN_NUMPY, IN_TORCH, NUMBERS, Call
+from rl_training.execution.owned import PLAIN, memory_of
 from rl_training.execution.recording import Operation, Recording
 
 OutputT = TypeVar("OutputT")
@@ -116,7 +116,7 @@ def _calls(operation: Operation) -> list[Call]:
     if returns and all(value.alias_info is not None and not value.alias_info.is_write for value in returns):
         return []  # a view
     known = IN_NUMPY.get(func)
-    if known is not None and all(tensor.dtype in NUMBERS for tensor in tensors_of((args, kwargs, result))):
+    if known is not None and _one_kind(func, args, kwargs, result):
         calls = known(_arrays(result), *_arrays(args), **_arrays(kwargs))
         if calls is not None:
             return calls
@@ -131,6 +131,20 @@ def _calls(operation: Operation) -> list[Call]:
     if func._schema.is_mutable or variant is None or not all(isinstance(part, Tensor) for part in results):
         return [partial(_repeat, func, args, kwargs, results)]
     return [partial(variant._op, *args, **kwargs, **dict(zip(names, results)))]
+
+
+def _one_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+    """Whether NumPy computes in the same type as torch: all numbers are of one kind, so that neither has a choice."""
+    given = {tensor.dtype for tensor in tensors_of((args, kwargs))}
+    made = {tensor.dtype for tensor in tensors_of(result)}
+    if not given | made <= NUMBERS:
+        return False
+    if func in CONVERTING:
+        return True
+    plain = [value for value in (*args, *kwargs.values()) if isinstance(value, bool | int | float)]
+    floats = given <= {torch.float32, torch.float64}
+    whole = given == {torch.int64} and all(type(value) is int and abs(value) < 2**31 for value in plain)
+    return len(given) <= 1 and made <= given | {torch.bool} and (floats or whole or not plain)
 
 
 @cache
@@ -168,13 +182,17 @@ def _copier(values: Any) -> Call:
     if isinstance(values, dict):
         copiers = {key: _copier(value) for key, value in values.items()}
         return lambda: {key: copied() for key, copied in copiers.items()}
-    if is_dataclass(values) and not isinstance(values, type):
+    if is_dataclass(values) and not isinstance(values, type) and not hasattr(values, "__post_init__"):
         make: Callable[..., Any] = type(values)
         parts = {field.name: _copier(getattr(values, field.name)) for field in fields(values)}
         return lambda: make(**{name: copied() for name, copied in parts.items()})
     if isinstance(values, tuple | list):
         kind, items = type(values), [_copier(value) for value in values]
+        if hasattr(values, "_fields"):  # a named tuple
+            return lambda: kind(*(copied() for copied in items))
         return lambda: kind(copied() for copied in items)
+    if not isinstance(values, PLAIN):
+        raise TypeError(f"a result of the type {type(values).__name__}")
     return lambda: values
 
 

@@ -60,11 +60,18 @@ class Recording(Generic[OutputT]):
         return [tensor for operation in self.operations for tensor in tensors_of((operation.args, operation.kwargs))]
 
 
-def record(function: Callable[[Notes], OutputT], given: Iterable[Tensor], owned: set[int]) -> Recording[OutputT]:
-    """Runs a function of the tensors `given` and of those in the memories `owned`; NotRecordable at the first obstacle."""
-    notes = Notes({*owned, *(memory_of(tensor) for tensor in given)})
+def record(
+    function: Callable[[Notes], OutputT],
+    arguments: Iterable[Tensor],
+    owned: set[int],
+    drawn: Iterable[Tensor] = (),
+    generator: torch.Generator | None = None,
+) -> Recording[OutputT]:
+    """Runs a function of tensors, of those in the memories `owned` and of random numbers; NotRecordable at the first obstacle."""
+    theirs = {memory_of(tensor) for tensor in arguments} - {0}
+    notes = Notes({*owned, *theirs, *(memory_of(tensor) for tensor in drawn)}, theirs, generator)
     try:
-        with _Reads(notes), notes:
+        with _Reads(notes), _reads_in_backward(notes), notes:
             output = function(notes)
     except NotRecordable:
         raise
@@ -74,14 +81,17 @@ def record(function: Callable[[Notes], OutputT], given: Iterable[Tensor], owned:
         raise
     if notes.obstacle is not None:
         raise NotRecordable(notes.obstacle)
+    if any(tensor.requires_grad for tensor in tensors_of(output)):
+        raise NotRecordable("a result that carries a gradient (`detach` it if nobody needs that)")
     return Recording(notes.operations, output)
 
 
 class Notes(TorchDispatchMode):
     """Notes each operation, and refuses those that could not be repeated before they do anything."""
 
-    def __init__(self, known: set[int]) -> None:
+    def __init__(self, known: set[int], arguments: set[int], generator: torch.Generator | None) -> None:
         super().__init__()
+        self._arguments, self._generator = arguments, generator
         self.operations: list[Operation] = []
         self.obstacle: str | None = None
         self._pausing = False
@@ -119,6 +129,15 @@ class Notes(TorchDispatchMode):
             self.refuse(f"the operation {func}")
         if name == "index" and any(index.dtype in (torch.bool, torch.uint8) for index in tensors_of(args[1])):
             self.refuse("an index of flags, whose result depends on how many are set (torch.where keeps the shape)")
+        if torch.Tag.inplace_view in func.tags:
+            self.refuse(f"the operation {func}, which gives a tensor another shape in place")
+        source = kwargs.get("generator")
+        if source is not None and source is not self._generator:
+            self.refuse(f"the operation {func}, which draws from a generator of its own")
+        if func._schema.is_mutable and any(
+            memory_of(tensor) in self._arguments for tensor in _written(func, args, kwargs)
+        ):
+            self.refuse(f"the operation {func}, which changes an argument")
         for tensor in tensors_of((args, kwargs)):
             if memory_of(tensor) not in self._known:
                 self.refuse(
@@ -147,6 +166,35 @@ class _Reads(TorchFunctionMode):
         if name in READS:
             self._notes.refuse(f"Tensor.{name}, by which Python reads or replaces what a tensor holds")
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _reads_in_backward(notes: Notes) -> Iterator[None]:
+    """Refuses the ways to a tensor's numbers also where a gradient is computed, which torch's mode does not reach."""
+
+    def refusing(name: str) -> Any:
+        return lambda *_, **__: notes.refuse(f"Tensor.{name}, by which Python reads what a tensor holds")
+
+    before = {name: torch.Tensor.__dict__.get(name) for name in ("tolist", "numpy", "__array__")}
+    for name in before:
+        setattr(torch.Tensor, name, refusing(name))
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            if method is None:
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, method)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """What an operation changes."""
+    found = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[index] if index < len(args) else kwargs.get(argument.name))
+    return tensors_of(found)
 
 
 def _without_tensors(values: Any) -> Any:

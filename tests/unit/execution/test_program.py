@@ -89,8 +89,13 @@ def _changed_view(x: Tensor) -> Tensor:
     return x + 1
 
 
-def noted(function: Callable[[], Any], given: Sequence[Tensor], owned: Sequence[Tensor] = CONSTANTS) -> Recording[Any]:
-    return record(lambda notes: function(), given, {memory_of(tensor) for tensor in owned})
+def noted(
+    function: Callable[[], Any],
+    given: Sequence[Tensor],
+    owned: Sequence[Tensor] = CONSTANTS,
+    drawn: Sequence[Tensor] = (),
+) -> Recording[Any]:
+    return record(lambda notes: function(), given, {memory_of(tensor) for tensor in owned}, drawn)
 
 
 def program_of(
@@ -100,7 +105,7 @@ def program_of(
     owned: Sequence[Tensor] = CONSTANTS,
 ) -> HostProgram[Any]:
     """What repeats a function of these inputs and random numbers, and of tensors that it may read besides."""
-    return HostProgram(noted(function, [*inputs, *numbers], owned), inputs, numbers)
+    return HostProgram(noted(function, inputs, owned, numbers), inputs, numbers)
 
 
 def test_numbers_are_read_where_the_caller_writes_them() -> None:
