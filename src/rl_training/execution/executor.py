@@ -211,6 +211,10 @@ class _Recorded(Generic[R]):
         owned = Owned(executor.owner)
         if (module := owned.hooked()) is not None:
             raise NotRecordable(f"a hook of {module}")
+        if owned.opaque is not None:
+            raise NotRecordable(
+                f"{owned.opaque}, whose changes nobody can see (name it in `unwatched` if it is not read)"
+            )
         if {memory_of(tensor) for tensor in tensors_of(given)} & (owned.memories - {0}):
             raise NotRecordable("an argument that belongs to its owner, which a copy of it would not follow")
         self._undo = Undo(owned, generator)
@@ -295,6 +299,9 @@ class _OnCPU(_Recorded[R]):
         second = self._run(lambda notes: self._function(*own, Tape(numbers)), inputs, owned, numbers)
         if not first.same_as(second):
             raise NotRecordable("numbers that differ from run to run, although nothing that it may read has changed")
+        seeded = any(torch.Tag.nondeterministic_seeded in operation.function.tags for operation in second.operations)
+        if generator is None and self._draws and seeded:
+            raise NotRecordable("numbers drawn in two ways from torch's global generator, whose order would change")
         written = mapped(Tensor.clone, second.output), self._undo.values()
         self._undo()
         try:

@@ -259,18 +259,27 @@ class FlatParameters:
     `relink` notices.
     """
 
-    unwatched: ClassVar[frozenset[str]] = frozenset({"_slots", "_pointers", "_shapes", "parts"})
+    unwatched: ClassVar[frozenset[str]] = frozenset({"_slots", "_pointers", "_shapes", "parts", "_roots", "_children"})
 
     def __init__(self, parameters: Parameters, *, trainable: bool = False):
         """`trainable` leaves out weights that want no gradient."""
-        self._slots = [
-            (container, name)
-            for container, name in _slots(parameters)
-            if container[name].requires_grad or not trainable
-        ]
+        self._roots, self._trainable = _listed(parameters), trainable
+        self._find()
         self.parts = self._present()
         self.vector = flat([own.detach() for own in self.parts])
         self._link()
+
+    def _find(self) -> None:
+        """Where the weights stand, and which modules they stand in."""
+        self._slots = [
+            (container, name)
+            for container, name in _slots(self._roots)
+            if container[name].requires_grad or not self._trainable
+        ]
+        modules = [module for root in _modules(self._roots) for module in root.modules()]
+        self._children = [
+            (module._modules, name, child) for module in modules for name, child in module._modules.items()
+        ]
 
     def _present(self) -> list[nn.Parameter]:
         return [_found(container, name) for container, name in self._slots]
@@ -283,6 +292,12 @@ class FlatParameters:
 
     def relink(self) -> None:
         """Takes over weights that were replaced since the last call; ExecutionError if they no longer fit."""
+        if any(children.get(name) is not child for children, name, child in self._children):
+            self._find()
+            if [_found(container, name).shape for container, name in self._slots] != self._shapes:
+                raise ExecutionError(
+                    "a module was replaced by one with other weights than its optimiser was made for: make the agent anew"
+                )
         present = self._present()
         if all(map(is_, present, self.parts)) and [own.data_ptr() for own in present] == self._pointers:
             return
@@ -333,6 +348,14 @@ def _groups(parameters: Parameters | Sequence[Group], learning_rate: float | Sch
 def _listed(parameters: Parameters) -> Parameters:
     """The same, with lists for generators, which could be read only once."""
     return parameters if isinstance(parameters, nn.Module | nn.Parameter) else [_listed(part) for part in parameters]
+
+
+def _modules(parameters: Parameters) -> Iterator[nn.Module]:
+    if isinstance(parameters, nn.Module):
+        yield parameters
+    elif not isinstance(parameters, nn.Parameter):
+        for part in parameters:
+            yield from _modules(part)
 
 
 def _found(container: Any, name: Any) -> Any:

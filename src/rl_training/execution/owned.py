@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import deque
 from enum import Enum
 from operator import getitem, is_
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,8 @@ class Owned:
     def __init__(self, owner: object):
         self.tensors: list[Tensor] = []
         self.modules: list[nn.Module] = []
+        self.opaque: str | None = None
+        """The first part that code may read and whose changes nobody can see."""
         self.generators: list[Any] = []
         """Sources of random numbers that belong to it."""
         self.containers: list[Container] = []
@@ -123,6 +127,8 @@ class Owned:
         elif isinstance(value, nn.Module) or _looked_into(value):
             content, unwatched = value.__dict__, getattr(type(value), "unwatched", NONE)
         else:
+            if watched and self.opaque is None and _changes_unseen(value):
+                self.opaque = path
             return
         here = Container(content, path, unwatched, content.copy())
         self.containers.append(here)
@@ -326,8 +332,18 @@ def _is_setting(value: Any) -> bool:
     return frozen and all(_is_setting(getattr(value, field.name)) for field in dataclasses.fields(value))
 
 
+def _changes_unseen(value: Any) -> bool:
+    if isinstance(value, set | deque | bytearray | np.ndarray):
+        return True
+    slots = hasattr(type(value), "__slots__") and not hasattr(value, "__dict__") and not callable(value)
+    return slots and type(value).__module__.split(".")[0] not in FOREIGN
+
+
 def _looked_into(value: Any) -> bool:
     """Whether the attributes of an object count: of ours, of a user's, and of torch's optimisers, which hold step sizes."""
     if isinstance(value, type) or not hasattr(value, "__dict__"):
         return False
-    return isinstance(value, torch.optim.Optimizer) or type(value).__module__.split(".")[0] not in FOREIGN
+    return (
+        isinstance(value, torch.optim.Optimizer | SimpleNamespace)
+        or type(value).__module__.split(".")[0] not in FOREIGN
+    )
