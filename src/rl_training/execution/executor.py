@@ -392,6 +392,10 @@ class _HostOnly:
     def instead_of(value: Any) -> Any:
         return _HostOnly() if isinstance(value, np.ndarray) else value
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return np.ndarray  # what `isinstance` asks for
+
     def _refuse(self, *_: Any) -> Any:
         raise NotRecordable("an array in its arguments, which a recording would not see change")
 
@@ -430,7 +434,7 @@ def _size(tensor: Tensor, *, largest: bool = False) -> float:
 
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     if not a.is_floating_point():
-        return not a.numel() or bool((a != b).double().mean() <= 0.1)  # a choice between equals may fall either way
+        return bool((a != b).sum() <= max(1, a.numel() // 100))  # a choice between equals may fall either way
     finite = a.isfinite()
     special = torch.equal(
         torch.where(finite, 0, a).nan_to_num(nan=0.5), torch.where(b.isfinite(), 0, b).nan_to_num(nan=0.5)
