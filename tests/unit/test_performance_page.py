@@ -24,3 +24,9 @@ def test_no_stage_grows_faster_than_linearly():
     for study in ("envs", "widths", "batches"):
         for stage, slopes in record[study]["slopes"].items():
             assert max(slopes) <= 1.05, (study, stage, slopes)
+
+
+def test_the_page_and_the_benchmarks_mean_the_same_untuned_cases():
+    cases = (ROOT / "benchmarks" / "cases.py").read_text(encoding="utf-8")
+    listed = cases.split("UNTUNED = (")[1].split(")")[0].replace('"', "").replace(",", " ").split()
+    assert tuple(listed) == _script().UNTUNED

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache, update_wrapper
@@ -197,7 +198,7 @@ class RecordedFunction(Generic[R]):
         logger.warning("%s", message)
 
 
-class _Recorded(Generic[R]):
+class _Recorded(ABC, Generic[R]):
     """One recording, compared with the run it was taken from, and what it rests on."""
 
     watch: Watch
@@ -228,11 +229,13 @@ class _Recorded(Generic[R]):
             self._undo()
             del self._undo
 
+    @abstractmethod
     def _make(self, owned: Owned, given: list[Any], generator: Any) -> None:
-        raise NotImplementedError
+        """Makes the recording and compares it with a run as written; NotRecordable if that cannot be done."""
 
+    @abstractmethod
     def _repeat(self, given: list[Any], tensors: list[Tensor], generator: Any) -> R:
-        raise NotImplementedError
+        """What the function would return."""
 
     def _run(
         self,
