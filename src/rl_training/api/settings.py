@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from rl_training.envs.factory import EnvLike
@@ -30,6 +31,8 @@ def config_for(algo: str, env: EnvLike, source: EnvSource, settings: Mapping[str
     if settings.get("output_dir") is None:
         settings = {key: value for key, value in settings.items() if key != "output_dir"}
         defaults = {"evaluation": {"every": 0}, "logging": {"console": "off", "tensorboard": False}}
+    if isinstance(env, gym.Env):
+        defaults["num_envs"] = 1  # the object itself; more would be copies of it
     if isinstance(env, VectorEnv):
         defaults["num_envs"] = env.num_envs
     if env == NO_ENV:
@@ -66,7 +69,7 @@ class Setting:
 
 def agent_settings(algo: str) -> list[Setting]:
     """Every keyword of an algorithm's agent: its hyperparameters first, then the keys of TrainConfig."""
-    return [*hyperparameters(algo), *config_settings()]
+    return [*hyperparameters(algo), *config_settings(algo)]
 
 
 def hyperparameters(algo: str) -> list[Setting]:
@@ -76,9 +79,9 @@ def hyperparameters(algo: str) -> list[Setting]:
     return [Setting(field.name, hints[field.name], _default(field)) for field in dataclasses.fields(config_class)]
 
 
-def config_settings() -> list[Setting]:
+def config_settings(algo: str = "ppo") -> list[Setting]:
     """The keywords of every agent. A section is a mapping with what is to change in it; no `output_dir`: nothing is written."""
-    hints, defaults = typing.get_type_hints(TrainConfig), TrainConfig()
+    hints, defaults = typing.get_type_hints(TrainConfig), TrainConfig(algo=algo)
     settings = []
     for key in (*CONFIG_KEYS, "hyperparams"):
         kind, default = hints[key], getattr(defaults, key)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 TrainerKind = Literal["on_policy", "off_policy", "offline"]
 
+NUM_ENVS = 8
+"""Environments side by side of an on-policy algorithm, where the config does not say."""
+
 
 @dataclass(frozen=True, eq=False)
 class AlgorithmInfo:
@@ -35,6 +38,8 @@ class AlgorithmInfo:
     """One line for listings."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """Its own defaults for the `policy` section."""
+    family: TrainerKind | None = None
+    """Which training loop drives it, where that is known without importing it."""
 
     def load(self) -> type[Algorithm[Any, Any]]:
         """The class of the update rule; this imports torch."""
@@ -48,7 +53,12 @@ class AlgorithmInfo:
     @property
     def trainer(self) -> TrainerKind:
         """Which training loop drives it, as its base class says."""
-        return trainer_kind(self.load())
+        return self.family or trainer_kind(self.load())
+
+    @property
+    def num_envs(self) -> int:
+        """Environments side by side where the config does not say: rollouts want several, replay is meant for one."""
+        return NUM_ENVS if self.trainer == "on_policy" else 1
 
     def __str__(self) -> str:
         return self.rule if isinstance(self.rule, str) else f"{self.rule.__module__}:{self.rule.__qualname__}"
@@ -61,20 +71,22 @@ def _own(
     summary: str,
     policy: Mapping[str, Any] | None = None,
     tier: Literal["core", "experimental", "contrib"] = "core",
+    family: TrainerKind = "on_policy",
 ) -> AlgorithmInfo:
     """A row of the table below. This is the one place that says how the class of an update rule is called."""
-    return AlgorithmInfo(algo, name, f"rl_training.algorithms.{module}:{name}Algorithm", tier, summary, policy or {})
+    rule = f"rl_training.algorithms.{module}:{name}Algorithm"
+    return AlgorithmInfo(algo, name, rule, tier, summary, policy or {}, family)
 
 
-def _dqn(algo: str, name: str, summary: str) -> AlgorithmInfo:
-    """A variant of DQN: the same algorithm with other defaults."""
-    return _own(algo, name, "dqn_variants", summary)
+def _dqn(algo: str, name: str, summary: str, module: str = "dqn_variants") -> AlgorithmInfo:
+    """DQN, or a variant of it: the same algorithm with other defaults."""
+    return _own(algo, name, module, summary, family="off_policy")
 
 
 def _actor_critic(algo: str, name: str, module: str, summary: str, **policy: Any) -> AlgorithmInfo:
     """Networks of the off-policy actor-critic algorithms are as in their papers."""
     wide = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-    return _own(algo, name, module, summary, {**wide, **policy})
+    return _own(algo, name, module, summary, {**wide, **policy}, family="off_policy")
 
 
 _TABLE = (
@@ -90,7 +102,7 @@ _TABLE = (
     _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
     _actor_critic("discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions."),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
-    _own("dqn", "DQN", "dqn", "Deep Q-learning with replay; every extension is a switch."),
+    _dqn("dqn", "DQN", "Deep Q-learning with replay; every extension is a switch.", module="dqn"),
     _actor_critic("droq", "DroQ", "sac_variants", "SAC with dropout critics, for many updates per step."),
     _dqn("dueling_dqn", "DuelingDQN", "DQN with separate value and advantage streams."),
     _dqn("iqn", "IQN", "DQN over implicit quantiles of the return."),

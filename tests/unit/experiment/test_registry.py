@@ -193,6 +193,18 @@ def test_a_package_may_register_by_itself(tmp_path: Path, monkeypatch: pytest.Mo
 def test_our_table_names_classes_that_exist_and_follow_a_base() -> None:
     for info in registry.BUILT_IN.values():
         assert info.trainer in ("on_policy", "off_policy") and info.tier == "core", info.id
+        assert info.trainer == registry.trainer_kind(info.load()), info.id
+
+
+def test_the_number_of_environments_follows_the_way_of_training() -> None:
+    assert [TrainConfig(algo=algo).num_envs for algo in ("ppo", "a2c", "trpo", "dqn", "sac")] == [8, 8, 8, 1, 1]
+    assert TrainConfig(algo="sac", num_envs=5).num_envs == 5 and TrainConfig(algo="not_there").num_envs == 8
+
+    class Replayed(registry.load("dqn")):  # type: ignore[misc]
+        """A rule of one's own."""
+
+    rl_training.register_algorithm("replayed_one", Replayed)
+    assert TrainConfig(algo="replayed_one").num_envs == 1
 
 
 def test_listing_imports_no_algorithm_even_where_packages_bring_some(tmp_path: Path) -> None:

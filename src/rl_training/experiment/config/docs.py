@@ -86,6 +86,8 @@ def field_table(cls: type, skip: typing.Collection[str] = ()) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
+    if "default" in field.metadata:  # it depends on another key
+        return str(field.metadata["default"])
     if field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()
     elif field.default is not dataclasses.MISSING:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.wrappers import checked_wrappers
 from rl_training.experiment.config.yaml_files import dump_yaml
-from rl_training.experiment.registry import ALGORITHMS
+from rl_training.experiment.registry import ALGORITHMS, NUM_ENVS
 from rl_training.policies.policy_config import PolicyConfig, Precision, encoder_by_name
 from rl_training.utils.coerce import FieldError, check_fields, plain_value
 from rl_training.utils.fields import Check, Range
@@ -118,6 +118,14 @@ def with_policy_defaults(algo: object, policy: Mapping[str, Any] | None) -> Any:
     return {**(info.policy if info else {}), **given}
 
 
+def with_default_num_envs(algo: object, num_envs: int | None) -> int:
+    """The number of environments, by default the algorithm's own; an unknown algorithm is refused elsewhere."""
+    if num_envs is not None:
+        return num_envs
+    info = ALGORITHMS.find(algo) if isinstance(algo, str) else None
+    return info.num_envs if info else NUM_ENVS
+
+
 @dataclass
 class TrainConfig:
     """One training run.
@@ -133,8 +141,9 @@ class TrainConfig:
     """Seed of every random generator of the run."""
     total_timesteps: Annotated[int, Range(gt=0)] = 100_000
     """Environment steps to train for, counted over all environments."""
-    num_envs: Annotated[int, Range(ge=1)] = 8
-    """Environments stepped side by side."""
+    num_envs: Annotated[int, Range(ge=1)] = field(default=None, metadata={"default": "8, off-policy 1"})  # type: ignore[assignment]
+    """Environments stepped side by side. By default 8 for on-policy algorithms, which learn from what all of them did, and 1 for
+    off-policy ones and for an environment object given in Python."""
     device: Annotated[str, Check(_device_problem)] = "auto"
     """Where the networks live: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`."""
     num_threads: Annotated[int, Range(ge=1)] = 1
@@ -173,6 +182,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.policy is None or isinstance(self.policy, Mapping):
             self.policy = with_policy_defaults(self.algo, self.policy)
+        self.num_envs = with_default_num_envs(self.algo, self.num_envs)
         check_fields(self)
         if self.evaluation.wrappers and self.env.backend == "native":
             raise FieldError(
