@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import ImportModules, JsonOption, import_modules, print_json
+from rl_training.cli.options import (
+    TEXT,
+    Group,
+    ImportModules,
+    JsonOption,
+    Number,
+    Settings,
+    arg,
+    import_modules,
+    overrides_of,
+    print_json,
+)
 
 
 @dataclass
@@ -17,25 +28,23 @@ class Command:
     Exit code 0 if every check passes, 1 if not.
     """
 
-    algo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ALGO")]
+    algo: Annotated[str, tyro.conf.Positional, arg("ALGO")]
     """The id of the algorithm, such as ppo."""
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    output: Annotated[JsonOption, Group]
+    set: Settings = ()
     """A hyperparameter, e.g. --set num_steps=16; may be repeated."""
-    total_timesteps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    total_timesteps: Number = None
     """Length of each training; it must hold at least two iterations."""
-    device: Annotated[str, tyro.conf.arg(metavar="DEVICE")] = "cpu"
+    device: Annotated[str, TEXT, arg("DEVICE")] = "cpu"
     """cpu, cuda, cuda:N or mps."""
     import_modules: ImportModules = ()
 
     def run(self) -> int:
-        from rl_training.experiment.config.loader import parse_override
         from rl_training.experiment.proof.conformance import check_algorithm
 
         import_modules(self.import_modules)
-        hyperparams: dict[str, Any] = dict(parse_override(text) for text in self.set)
         report = check_algorithm(
-            self.algo, total_timesteps=self.total_timesteps, hyperparams=hyperparams, device=self.device
+            self.algo, total_timesteps=self.total_timesteps, hyperparams=overrides_of(self.set), device=self.device
         )
         if self.output.json:
             checks = {result.name: result.problem for result in report.results}

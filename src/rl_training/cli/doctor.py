@@ -14,11 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import tyro
-
-from rl_training.cli.options import JsonOption, print_json
+from rl_training.cli.options import Group, JsonOption, print_json
 from rl_training.utils.system import cpu_name
 from rl_training.version import __version__
 
@@ -40,7 +38,7 @@ MIN_SHARED_MEMORY = 64 * 2**20
 class Command:
     """Show what is installed here, and problems with their fix. Exit code 0 when training can work."""
 
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    output: Annotated[JsonOption, Group]
 
     def run(self) -> int:
         facts = gather_facts()

@@ -8,23 +8,34 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import ImportModules, JsonOption, import_modules, print_json, print_notes
+from rl_training.cli.options import (
+    WHOLE,
+    Flag,
+    Group,
+    ImportModules,
+    JsonOption,
+    Number,
+    arg,
+    import_modules,
+    print_json,
+    print_notes,
+)
 
 
 @dataclass
 class Command:
     """Evaluate a run or a checkpoint on complete episodes."""
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
+    path: Annotated[Path, tyro.conf.Positional, arg("RUN|CHECKPOINT")]
     """A run folder (its newest checkpoint), a checkpoint, or a folder that agent.save wrote."""
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 20
+    output: Annotated[JsonOption, Group]
+    episodes: Annotated[int, WHOLE, arg("N")] = 20
     """How many episodes."""
-    best: bool = False
+    best: Flag = False
     """Take the run's best checkpoint instead of its newest."""
-    stochastic: bool = False
+    stochastic: Flag = False
     """Sample actions instead of taking the most likely one."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    seed: Number = None
     """Seed of the evaluation episodes; the run's seed by default."""
     import_modules: ImportModules = ()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from rl_training.cli.options import print_notes, say
+from rl_training.cli.options import NUMBER, PATH, TEXT, WHOLE, Flag, arg, print_notes, say
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,35 +25,36 @@ SHIPPED = "shipped"
 class Command:
     """Rank algorithms by the scores of their last checkpoints, or compare runs to a baseline.
 
+    Better or worse than the baseline means that the whole 95 % interval of the difference is above or below zero. Against a
+    baseline of fewer than five seeds a group is also worse if every run is below every one of the baseline by more than the
+    seeds' standard deviation. With one seed on each side the interval covers their evaluation episodes only.
+
     Exit codes: 0 done, 2 a mistake in the call, 3 something is worse than the baseline (with --fail-on-regression).
 
-      axiomrl leaderboard                           the results that come with AxiomRL
-      axiomrl leaderboard runs --env CartPole-v1    your own runs
+      axiomrl leaderboard                         the results that come with AxiomRL
+      axiomrl leaderboard runs --env CartPole-v1  your own runs
       axiomrl leaderboard runs --compare-to shipped --fail-on-regression
     """
 
-    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS|RESULTS ...]")] = ()
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, arg("[RUNS|RESULTS ...]")] = ()
     """Run folders, folders of runs, result files or folders of result files; the results that come with AxiomRL by default."""
-    env: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ENV_ID")] = ()
+    env: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg("ENV_ID")] = ()
     """Only this environment; may be repeated."""
-    algo: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ALGO")] = ()
+    algo: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg("ALGO")] = ()
     """Only this algorithm; may be repeated."""
-    min_seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 5
+    min_seeds: Annotated[int, WHOLE, arg("N")] = 5
     """Flag results with fewer seeds."""
-    compare_to: Annotated[str | None, tyro.conf.arg(metavar="RUNS|RESULTS|shipped")] = None
-    """Compare each algorithm and environment to this baseline (a run, a folder of runs, a result file or folder, or the word
-    shipped). Better or worse: the whole 95 % interval of the difference is above or below zero. Against a baseline of fewer than
-    five seeds a group is also worse if every run is below every one of the baseline by more than the seeds' standard deviation.
-    With one seed on each side the interval covers their evaluation episodes only."""
-    fail_on_regression: bool = False
+    compare_to: Annotated[str | None, TEXT, arg("RUNS|RESULTS|shipped")] = None
+    """Compare each algorithm and environment to this baseline: runs, result files, or the word shipped."""
+    fail_on_regression: Flag = False
     """Leave with exit code 3 if anything is worse than the baseline, or a run failed or was never evaluated."""
-    tolerance: Annotated[float, tyro.conf.arg(metavar="SCORE")] = 0.0
+    tolerance: Annotated[float, NUMBER, arg("SCORE")] = 0.0
     """Differences up to this score do not count as better or worse."""
-    format: Literal["text", "json", "csv"] = "text"
+    format: Annotated[Literal["text", "json", "csv"], arg()] = "text"
     """How to print it."""
-    json: bool = False
+    json: Flag = False
     """The same as --format json."""
-    output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    output: Annotated[Path | None, PATH, arg("FILE")] = None
     """Write to this file instead of the screen."""
 
     def run(self) -> int:

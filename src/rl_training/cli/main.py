@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import io
 import os
 import sys
-import traceback
+import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from rl_training.cli import failures
 from rl_training.utils.errors import AxiomError
 from rl_training.version import __version__
 
@@ -31,6 +34,9 @@ COMMANDS = {
     "doctor": ("rl_training.cli.doctor", "show what is installed and what is wrong, with the fix"),
 }
 
+WIDTH = 80
+"""Columns of the help."""
+
 WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and reproduce.
 
   axiomrl train                       train PPO on CartPole and solve it (under a minute)
@@ -46,6 +52,8 @@ WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and re
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (0 done, 2 the user's mistake, 1 a failure, 130/143 stopped by a signal)."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; stderr does so by itself
     if not args:
         print(WELCOME, end="")
         return 0
@@ -63,7 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            return parse_command(name, rest).run()
+            command = parse_command(name, rest)
+            try:
+                return command.run()
+            except SystemExit as error:  # not ours: an environment's, or that of another library
+                return _fail(failures.left(error), 1)
     except AxiomError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -71,9 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe (| head) has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception:
-        traceback.print_exc()
-        return _fail("this is a bug in AxiomRL, or in code of yours that it called: see the lines above", 1)
+    except Exception as error:
+        return _fail(*failures.unexpected(error))
 
 
 def parse_command(name: str, args: Sequence[str]) -> Any:
@@ -89,7 +100,25 @@ def parse_arguments(command: type, prog: str, args: Sequence[str]) -> Any:
     import tyro
 
     config = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
-    return tyro.cli(command, prog=prog, args=args, config=config)
+    shown = _Shown()
+    try:
+        with contextlib.redirect_stdout(shown):
+            return tyro.cli(command, prog=prog, args=args, config=config)
+    except SystemExit:  # the help was asked for, or the arguments are wrong
+        print("\n".join(_filled(line) for line in shown.getvalue().split("\n")), end="")
+        raise
+
+
+class _Shown(io.StringIO):
+    """What is printed, in colours where the real output takes them."""
+
+    def isatty(self) -> bool:
+        return sys.__stdout__ is not None and sys.__stdout__.isatty()
+
+
+def _filled(line: str) -> str:
+    """A line of the help within the width of a page: tyro prints a command's description as one long line."""
+    return line if line.startswith(("╭", "│", "╰", " ")) or "\x1b" in line else textwrap.fill(line, WIDTH)
 
 
 def _help() -> str:

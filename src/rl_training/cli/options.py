@@ -4,28 +4,82 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
+from rl_training.cli import failures
+from rl_training.utils.coerce import did_you_mean, show
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
     from rl_training.experiment.config.loader import ResolvedConfig
 
 DEFAULT_PRESET = "ppo/cartpole"
+DEFAULT_ALGO = "ppo"
+_SAYS_NOTHING = ("None", "False", "")
 
+
+def arg(metavar: str | None = None, *, name: str | None = None, help: str | None = None) -> Any:
+    """How an option looks in the help: its value's name, and its default only where that says something."""
+    hint = lambda label: "" if label in _SAYS_NOTHING else f"(default: {label})"  # noqa: E731
+    return tyro.conf.arg(name=name, metavar=metavar, help=help, help_behavior_hint=hint)
+
+
+def _value(kind: Callable[[str], Any], expected: str) -> Any:
+    """One value of an option. tyro's own reading of `int | None` would take the word None, and speak of it in its errors."""
+
+    def read(words: list[str]) -> Any:
+        try:
+            return kind(words[0])
+        except ValueError:
+            raise ValueError(f"expected {expected}, got {words[0]!r}") from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="VALUE",
+        instance_from_str=read,
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def choice(*choices: str) -> Any:
+    """One of these words, for an option that has no default."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="VALUE",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+        choices=choices,
+    )
+
+
+WHOLE = _value(int, "a whole number")
+NUMBER = _value(float, "a number")
+TEXT = _value(str, "text")
+PATH = _value(Path, "a path")
+
+Flag = Annotated[bool, arg()]
+Number = Annotated[int | None, WHOLE, arg("N")]
+Settings = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg("KEY=VALUE")]
+EnvId = Annotated[str | None, TEXT, arg("ENV_ID")]
+Group = tyro.conf.arg(name="")
+"""For a dataclass of options inside a command: they stand among the command's own."""
 ImportModules = Annotated[
     tuple[str, ...],
     tyro.conf.UseAppendAction,
-    tyro.conf.arg(
+    arg(
+        "MODULE|FILE",
         name="import",
-        metavar="MODULE|FILE",
         help="Import a Python module or file first, which registers environments, algorithms or wrappers; may be repeated.",
     ),
 ]
@@ -35,46 +89,113 @@ ImportModules = Annotated[
 class ConfigOptions:
     """Which config, and what to change in it."""
 
-    preset: Annotated[str | None, tyro.conf.arg(metavar="[PRESET]"), tyro.conf.Positional] = None
-    """A preset such as ppo/cartpole (the default)."""
-    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    preset: Annotated[str | None, TEXT, arg("[PRESET|ALGO]"), tyro.conf.Positional] = None
+    """A preset such as ppo/cartpole (the default), or an algorithm such as sac with --env."""
+    algo: Annotated[str | None, TEXT, arg("ALGO")] = None
+    """An algorithm with its own defaults, e.g. --algo sac --env Pendulum-v1; on top of a preset or file: instead of its own."""
+    env: EnvId = None
+    """A Gymnasium environment; on top of a preset or file: instead of its own."""
+    config: Annotated[Path | None, PATH, arg("FILE")] = None
     """A YAML config file instead of a preset."""
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    set: Settings = ()
     """Change any config key, e.g. --set hyperparams.learning_rate=1e-3; may be repeated."""
-    seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    seed: Number = None
     """Seed of every random generator."""
-    total_timesteps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    total_timesteps: Number = None
     """Environment steps to train for."""
-    num_envs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    num_envs: Number = None
     """Environments stepped side by side."""
-    device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
+    device: Annotated[str | None, TEXT, arg("DEVICE")] = None
     """auto, cpu, cuda, cuda:N or mps."""
-    output_dir: Annotated[str | None, tyro.conf.arg(metavar="FOLDER")] = None
+    output_dir: Annotated[str | None, TEXT, arg("FOLDER")] = None
     """Folder in which the run directory is made."""
     import_modules: ImportModules = ()
 
     def resolve(self, extra: Mapping[str, Any] | None = None) -> ResolvedConfig:
-        """The config with its origins; flags win over --set, `extra` over both."""
-        from rl_training.experiment.config.loader import parse_override, resolve
+        """The config with its origins; `extra` wins over what the command line says."""
+        from rl_training.experiment.config.loader import resolve
 
         if self.preset is not None and self.config is not None:
             raise UserError(f"give a preset or --config, not both (got {self.preset!r} and {str(self.config)!r})")
         if self.preset is not None and self.preset.endswith((".yaml", ".yml")):
             raise UserError(f"a config file is named with --config: axiomrl train --config {self.preset}")
         import_modules(self.import_modules)
-        overrides: dict[str, Any] = dict(parse_override(text) for text in self.set)
-        for key in ("seed", "total_timesteps", "num_envs", "device", "output_dir"):
-            value = getattr(self, key)
-            if value is not None:
-                overrides[key] = value
-        return resolve(self.config or self.preset or DEFAULT_PRESET, {**overrides, **(extra or {})})
+        source, algo = self._source()
+        flags = {"algo": algo, "env_id": self.env, "seed": self.seed, "total_timesteps": self.total_timesteps}
+        flags |= {"num_envs": self.num_envs, "device": self.device, "output_dir": self.output_dir}
+        return resolve(source, {**overrides_of(self.set, flags), **(extra or {})})
+
+    def _source(self) -> tuple[Path | str | None, str | None]:
+        """(file or preset, or None for an algorithm's defaults; the algorithm that is asked for)."""
+        if self.config is not None:
+            return self.config, self.algo
+        if self.preset is not None and "/" in self.preset:
+            return self.preset, self.algo
+        if self.preset is None and self.algo is None and self.env is None:
+            return DEFAULT_PRESET, None
+        algo = self.algo or DEFAULT_ALGO
+        if self.preset is not None:
+            algo = _algorithm(self.preset)
+            if self.algo not in (None, algo):
+                raise UserError(f"two algorithms are named, {self.preset!r} and --algo {self.algo}: leave one out")
+        elif self.algo is not None:
+            _algorithm(algo)
+        if self.env is None and not any(text.partition("=")[0].strip() == "env_id" for text in self.set):
+            raise UserError(
+                f"{algo} needs an environment, e.g. axiomrl train --algo {algo} --env {_example_env(algo)}; "
+                f"`axiomrl zoo list --algo {algo}` shows its presets"
+            )
+        return None, algo
+
+
+def _algorithm(name: str) -> str:
+    from rl_training.experiment.registry import ALGORITHMS
+
+    if name in ALGORITHMS:
+        return name
+    from rl_training.experiment.config.presets import preset_names
+
+    hint = did_you_mean(name, [*ALGORITHMS.names(), *preset_names()])
+    if not hint:
+        hint = (
+            f"; algorithms: {', '.join(ALGORITHMS.names())}; presets are named as in ppo/cartpole (`axiomrl zoo list`)"
+        )
+    raise UserError(f"no algorithm or preset {name!r}{hint}{ALGORITHMS.way_out}")
+
+
+def _example_env(algo: str) -> str:
+    """An environment that suits an algorithm: that of its first preset."""
+    from rl_training.experiment.config.loader import resolve
+    from rl_training.experiment.config.presets import preset_names
+
+    own = [name for name in preset_names() if name.startswith(f"{algo}/")]
+    first = next((name for name in own if name.endswith(("/cartpole", "/pendulum"))), own[0] if own else None)
+    return "CartPole-v1" if first is None else resolve(first).config.env_id
+
+
+def overrides_of(settings: Iterable[str], flags: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What --set and the options of the same meaning say, by config key. A key that is given twice is a mistake, not a riddle."""
+    from rl_training.experiment.config.loader import parse_override
+
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    options = {key: _OPTION_OF.get(key, f"--{key.replace('_', '-')}") for key in given}
+    for text in settings:
+        key, value = parse_override(text)
+        if key in given and given[key] != value:
+            other = options.get(key, "another --set")
+            raise UserError(f"{key} is given twice, by --set {text} and by {other}: leave one out")
+        given[key] = value
+    return given
+
+
+_OPTION_OF = {"env_id": "--env"}
 
 
 @dataclass
 class JsonOption:
     """Output for scripts."""
 
-    json: bool = False
+    json: Flag = False
     """Print the result as JSON on stdout."""
 
 
@@ -83,19 +204,38 @@ def import_modules(names: tuple[str, ...]) -> None:
     if names and "" not in sys.path:
         sys.path.insert(0, "")  # as `python` itself does; an installed command does not
     for name in names:
-        try:
-            if name.endswith(".py"):
-                _import_file(Path(name).resolve())
-            else:
-                importlib.import_module(name)
-        except ImportError as error:
+        _import(name)
+
+
+def _import(name: str) -> None:
+    is_file = name.endswith(".py")
+    if not is_file and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
+        hint = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
+        raise UserError(
+            f"--import {show(name)}: give a module such as my_package.envs, or a file that ends in .py{hint}"
+        )
+    try:
+        if is_file:
+            _import_file(Path(name).resolve())
+        else:
+            importlib.import_module(name)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except OSError as error:
+        raise UserError(f"--import {show(name)}: {error.strerror or error}") from error
+    except BaseException as error:  # whatever that code raises, sys.exit() too
+        place = failures.user_place(error)
+        if place is None and isinstance(error, ImportError):
             raise UserError(f"--import {name}: {error}") from error
+        raise UserError(f"--import {name}: {place or failures.any_place(error)}: {failures.summary(error)}") from error
 
 
 def _import_file(path: Path) -> None:
     """As `python FILE` does: its folder is searched for modules from then on. So other processes can import it by its name too."""
     if not path.is_file():
         raise UserError(f"--import {path}: no such file")
+    if not path.stem.isidentifier():
+        raise UserError(f"--import {path}: the name of the file must be a module's, such as my_env.py: rename it")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = importlib.import_module(path.stem)

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 
-from rl_training.cli.options import say
+from rl_training.cli.options import PATH, Flag, arg, choice, say
 from rl_training.utils.errors import UserError
 
 Format = Literal["text", "json", "csv", "html"]
@@ -21,14 +21,13 @@ _BY_SUFFIX: dict[str, Format] = {".html": "html", ".htm": "html", ".json": "json
 class Command:
     """Report on runs: scores over seeds, learning curves, what differs, and what looks wrong."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS]")] = (Path("runs"),)
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, arg("[RUNS]")] = (Path("runs"),)
     """Run folders, or folders of runs."""
-    format: Annotated[Format | None, tyro.conf.arg(metavar="text|json|csv|html")] = None
-    """text, json (all of it), csv (one row per run) or html (one page that works offline). By default the one that the
-    ending of --output names, else text."""
-    json: bool = False
+    format: Annotated[Format | None, choice(*get_args(Format)), arg("FORMAT")] = None
+    """text, json (all of it), csv (one row per run) or html (one page, offline); else as --output ends, else text."""
+    json: Flag = False
     """The same as --format json."""
-    output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    output: Annotated[Path | None, PATH, arg("FILE")] = None
     """Write to this file. Without it, html goes to report.html in the named folder and the others are printed."""
 
     def run(self) -> int:

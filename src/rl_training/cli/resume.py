@@ -8,19 +8,29 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.options import ImportModules, JsonOption, import_modules, print_json, print_notes
+from rl_training.cli.options import (
+    TEXT,
+    Group,
+    ImportModules,
+    JsonOption,
+    Number,
+    arg,
+    import_modules,
+    print_json,
+    print_notes,
+)
 
 
 @dataclass
 class Command:
     """Continue a run from its newest sound checkpoint, or from the checkpoint you name."""
 
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|CHECKPOINT")]
+    path: Annotated[Path, tyro.conf.Positional, arg("RUN|CHECKPOINT")]
     """A run folder (continues in place) or one checkpoint (an older one continues in a new run folder)."""
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    total_timesteps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    output: Annotated[JsonOption, Group]
+    total_timesteps: Number = None
     """Train further than the config says."""
-    device: Annotated[str | None, tyro.conf.arg(metavar="DEVICE")] = None
+    device: Annotated[str | None, TEXT, arg("DEVICE")] = None
     """Continue on another device."""
     import_modules: ImportModules = ()
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from rl_training.cli.end_card import print_card
-from rl_training.cli.options import ConfigOptions, JsonOption, print_json
+from rl_training.cli.options import TEXT, ConfigOptions, Flag, Group, JsonOption, arg, print_json
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,11 +18,11 @@ if TYPE_CHECKING:
 class Command:
     """Train an agent. With nothing named: PPO on CartPole, which it solves."""
 
-    options: tyro.conf.OmitArgPrefixes[ConfigOptions]
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    seeds: Annotated[str | None, tyro.conf.arg(metavar="1,2,3")] = None
+    options: Annotated[ConfigOptions, Group]
+    output: Annotated[JsonOption, Group]
+    seeds: Annotated[str | None, TEXT, arg("1,2,3")] = None
     """Train once per seed, one after the other."""
-    dry_run: bool = False
+    dry_run: Flag = False
     """Print the resolved config, each value with its origin, and stop."""
 
     def run(self) -> int:
@@ -132,6 +130,13 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _origin(resolved: ResolvedConfig, key: str) -> str:
-    """A hyperparameter that no source gives is the algorithm's default."""
-    parent = key.rpartition(".")[0]
-    return resolved.origins.get(key) or resolved.origins.get(parent) or "default"
+    """Where a value of the complete config comes from; a part of a given value comes from where that one stands."""
+    from rl_training.experiment.config import loader
+
+    if (given := resolved.origins.get(key)) is not None:
+        return given
+    while "." in key:
+        key = key.rpartition(".")[0]
+        if key != "hyperparams" and key in resolved.origins:
+            return resolved.origins[key]
+    return loader.ALGORITHM_DEFAULT if key == "hyperparams" else loader.DEFAULT

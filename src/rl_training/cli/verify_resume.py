@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from rl_training.cli.options import ConfigOptions, JsonOption, print_json, say
+from rl_training.cli.options import WHOLE, ConfigOptions, Group, JsonOption, Number, arg, print_json, say
 from rl_training.utils.errors import UserError
 
 SHORT_RUN = 20_000
@@ -18,16 +16,17 @@ SHORT_RUN = 20_000
 
 @dataclass
 class Command:
-    """Train a short run twice, once killed with SIGKILL at random moments and resumed in a new process each time,
+    """Train a short run twice and say whether both end with the same state, every tensor of it.
 
-    and say whether every tensor of the final state is identical. Exit code 0 if so, 1 if not.
+    One of them is killed with SIGKILL at random moments and resumed in a new process each time. Exit code 0 if they are identical,
+    1 if not.
     """
 
-    options: tyro.conf.OmitArgPrefixes[ConfigOptions]
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    kills: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    options: Annotated[ConfigOptions, Group]
+    output: Annotated[JsonOption, Group]
+    kills: Annotated[int, WHOLE, arg("N")] = 1
     """How many times the run is killed."""
-    moments_seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    moments_seed: Number = None
     """Seed of the random moments; different every time by default."""
 
     def run(self) -> int:

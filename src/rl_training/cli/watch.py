@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rl_training.cli.options import JsonOption, print_json, print_notes, program
+from rl_training.cli.options import Flag, Group, JsonOption, arg, print_json, print_notes, program
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,10 +26,10 @@ QUIET_SECONDS = 60.0
 class Command:
     """Follow a run from another terminal. It reads the run's folder only; leaving does not touch the run."""
 
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = Path("runs")
+    output: Annotated[JsonOption, Group]
+    path: Annotated[Path, tyro.conf.Positional, arg("[RUN]")] = Path("runs")
     """A run folder, or a folder of runs: the one in it that was started or resumed last."""
-    once: bool = False
+    once: Flag = False
     """Show the run as it is now and leave; also what happens where the output is not a terminal."""
 
     def run(self) -> int:

@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rl_training.cli import train
-from rl_training.cli.options import JsonOption, print_json, program, say
+from rl_training.cli.options import (
+    PATH,
+    TEXT,
+    Flag,
+    Group,
+    JsonOption,
+    Number,
+    Settings,
+    arg,
+    overrides_of,
+    print_json,
+    program,
+    say,
+)
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
 
@@ -26,14 +39,14 @@ ALIASES = ("report", "leaderboard")
 class List:
     """List the presets with their expected scores: last checkpoints, mean over seeds."""
 
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
-    algo: Annotated[str | None, tyro.conf.arg(metavar="ALGO")] = None
+    output: Annotated[JsonOption, Group]
+    algo: Annotated[str | None, TEXT, arg("ALGO")] = None
     """Only this algorithm, e.g. ppo."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    env: Annotated[str | None, TEXT, arg("ENV")] = None
     """Only this environment, e.g. CartPole-v1 or cartpole."""
-    family: Annotated[str | None, tyro.conf.arg(metavar="FAMILY")] = None
+    family: Annotated[str | None, TEXT, arg("FAMILY")] = None
     """Only this family: classic_control, box2d, mujoco or goals."""
-    tier: Annotated[str | None, tyro.conf.arg(metavar="TIER")] = None
+    tier: Annotated[str | None, TEXT, arg("TIER")] = None
     """Only this tier: core (at least 5 seeds, or 3 where a run takes over ten minutes), measured (fewer) or unmeasured."""
 
     def run(self) -> int:
@@ -52,9 +65,9 @@ class List:
 class Show:
     """Show one preset: its config, what was measured for it, and how to repeat that."""
 
-    preset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")]
+    preset: Annotated[str, tyro.conf.Positional, arg("PRESET")]
     """A preset such as ppo/cartpole."""
-    output: tyro.conf.OmitArgPrefixes[JsonOption]
+    output: Annotated[JsonOption, Group]
 
     def run(self) -> int:
         from rl_training.cli.zoo_text import show_text, show_values
@@ -88,20 +101,20 @@ class Benchmark:
     FOLDER/results.
     """
 
-    manifest: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MANIFEST")]
+    manifest: Annotated[str, tyro.conf.Positional, arg("MANIFEST")]
     """classic_control, box2d, mujoco, goals or smoke; a preset; or a YAML file with name, presets, seeds, episodes, overrides."""
-    json_output: tyro.conf.OmitArgPrefixes[JsonOption]
-    seeds: Annotated[str | None, tyro.conf.arg(metavar="0,1,2")] = None
+    json_output: Annotated[JsonOption, Group]
+    seeds: Annotated[str | None, TEXT, arg("0,1,2")] = None
     """Seeds instead of the manifest's."""
-    episodes: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    episodes: Number = None
     """Evaluation episodes per seed instead of the manifest's."""
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    set: Settings = ()
     """Change any config key for all presets, e.g. --set device=cpu; may be repeated."""
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    jobs: Number = None
     """Runs trained side by side; one per two cores by default."""
-    output: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    output: Annotated[Path | None, PATH, arg("FOLDER")] = None
     """Where runs and results are kept; runs/zoo/NAME by default."""
-    redo: bool = False
+    redo: Flag = False
     """Train anew what the folder has from another config, code or package version, instead of refusing it."""
 
     def run(self) -> int:
@@ -124,13 +137,11 @@ class Benchmark:
         return outcome.exit_code
 
     def _with_options(self, manifest: Manifest) -> Manifest:
-        from rl_training.experiment.config.loader import parse_override
-
         return replace(
             manifest,
             seeds=manifest.seeds if self.seeds is None else tuple(train.parse_seeds(self.seeds)),
             episodes=manifest.episodes if self.episodes is None else self.episodes,
-            overrides={**manifest.overrides, **dict(map(parse_override, self.set))},
+            overrides={**manifest.overrides, **overrides_of(self.set)},
         )
 
     def _print(self, outcome: BenchmarkOutcome, output: Path) -> None:

@@ -64,7 +64,7 @@ def test_dry_run_names_the_origin_of_each_value_and_writes_nothing(tmp_path, cap
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["hyperparams.gamma"].split() == ["hyperparams.gamma", "0.9", "#", "command", "line"]
     assert lines["hyperparams.update_epochs"].endswith("# preset ppo/cartpole")
-    assert lines["hyperparams.vf_coef"].endswith("# default")
+    assert lines["hyperparams.vf_coef"].endswith("# algorithm default")
     assert not (tmp_path / "runs").exists()
 
 

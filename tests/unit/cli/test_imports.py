@@ -22,6 +22,14 @@ class CopyAlgorithm(registry.load("a2c")):
 rl_training.register_algorithm("copied", CopyAlgorithm)
 """
 
+BROKEN = {
+    "leaves": "import sys\nsys.exit(0)\n",
+    "wrong": "def f(:\n",
+    "needs": "import nothing_of_this_name\n",
+    "raises": "def f():\n    raise ValueError('of no use\\nat all')\nf()\n",
+    "with-dash": "",
+}
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -55,12 +63,23 @@ def test_a_file_is_imported_with_its_folder(folder: Path, file: str, capsys: pyt
         ("code/nothing.py", "nothing.py: no such file"),
         ("no_such_module_here", "--import no_such_module_here: No module named 'no_such_module_here'"),
         ("json.py", "another module is called 'json'"),
+        (".", "--import '.': give a module such as my_package.envs, or a file that ends in .py"),
+        ("code/", "give a module such as my_package.envs, or a file"),
+        ("code/copied_algorithm", "did you mean code/copied_algorithm.py?"),
+        ("x" * 300 + ".py", "File name too long"),
+        ("code/with-dash.py", "rename it"),
+        ("code/leaves.py", "leaves.py:2: SystemExit: 0"),
+        ("code/wrong.py", "wrong.py:1: SyntaxError"),
+        ("code/needs.py", "needs.py:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("code/raises.py", "raises.py:2: ValueError: of no use"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(
     folder: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "json.py").write_text("", encoding="utf-8")
+    for file, code in BROKEN.items():
+        (folder / "code" / f"{file}.py").write_text(code, encoding="utf-8")
     assert main(["train", "--dry-run", "--import", name]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

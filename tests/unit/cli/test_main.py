@@ -127,6 +127,37 @@ def test_a_bug_shows_its_traceback_and_exit_1(monkeypatch, capsys):
     def broken():
         raise ZeroDivisionError("planted")
 
+    broken.__code__ = broken.__code__.replace(co_filename=doctor.__file__)  # as if it were ours
     monkeypatch.setattr(doctor, "gather_facts", broken)
     assert main(["doctor"]) == 1
-    assert "planted" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "planted" in err and err.splitlines()[-1].startswith("error: this is a bug in AxiomRL")
+
+
+def test_a_failure_in_the_users_code_is_not_called_a_bug_of_ours(monkeypatch, capsys):
+    from rl_training.cli import doctor
+
+    def broken():
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(doctor, "gather_facts", broken)
+    assert main(["doctor"]) == 1
+    *_, last = capsys.readouterr().err.splitlines()
+    assert "test_main.py:" in last and "ZeroDivisionError: planted" in last and "bug" not in last
+
+
+@pytest.mark.parametrize("code", [0, 3, None])
+def test_sys_exit_in_the_middle_of_a_command_is_a_failure(code, monkeypatch, capsys):
+    from rl_training.cli import doctor
+
+    monkeypatch.setattr(doctor, "gather_facts", lambda: sys.exit(code))
+    assert main(["doctor"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the code at ") and f"sys.exit({code})" in line and "test_main.py:" in line
+
+
+def test_a_path_that_no_file_system_takes_is_exit_2(capsys):
+    for command in ("eval", "resume", "report", "watch", "leaderboard"):
+        assert main([command, "x" * 300]) == 2, command
+        err = capsys.readouterr().err
+        assert err.startswith("error: ") and err.count("\n") == 1, command

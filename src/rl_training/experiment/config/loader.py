@@ -23,6 +23,8 @@ from rl_training.utils.coerce import build_dataclass as build_dataclass
 from rl_training.utils.coerce import did_you_mean, join, plain_value, show
 from rl_training.utils.errors import ConfigError
 
+DEFAULT, ALGORITHM_DEFAULT = "default", "algorithm default"
+"""Origins of values that no source gives; the second is of those that another algorithm has otherwise, or does not have."""
 MAX_FILE_BYTES = 1 << 20
 _PRESET_NAME = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)+")
 _OVERRIDE_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -34,7 +36,7 @@ class ResolvedConfig:
 
     config: TrainConfig
     origins: dict[str, str]
-    """For each dotted key: `default`, `preset ppo/cartpole`, `configs/x.yaml:7` or `command line`."""
+    """For each dotted key: `default`, `algorithm default`, `preset ppo/cartpole`, `configs/x.yaml:7` or `command line`."""
     locations: dict[str, str]
     """For each dotted key that some source gives: its place, always with the line where there is one."""
 
@@ -75,10 +77,16 @@ def resolve(
     places = {key + below: place for key, entry in tree.items() for below, place in entry.places()}
     locations = {key: place.where for key, place in places.items()}
     values = {key: entry.plain() for key, entry in tree.items()}
+    own_policy: set[str] = set()
     if isinstance(values.get("policy", {}), Mapping):
-        values["policy"] = with_policy_defaults(values.get("algo", TrainConfig.algo), values.get("policy"))
+        algo = values.get("algo", TrainConfig.algo)
+        own_policy = {f"policy.{key}" for key in with_policy_defaults(algo, None)}
+        values["policy"] = with_policy_defaults(algo, values.get("policy"))
     config = build_dataclass(TrainConfig, values, "", locations.get)
-    origins = {key: places[key].label if key in places else "default" for key in _leaf_keys(config.to_dict())}
+    origins = {
+        key: places[key].label if key in places else ALGORITHM_DEFAULT if key in own_policy else DEFAULT
+        for key in _leaf_keys(config.to_dict())
+    }
     return ResolvedConfig(config, origins, locations)
 
 
@@ -172,7 +180,7 @@ def _preset_source(name: str, where: str) -> _PresetSource:
     known = preset_names()
     if _PRESET_NAME.fullmatch(name) and name in known:
         return _PresetSource(name)
-    help_text = did_you_mean(name, known) or f"; presets: {', '.join(known)}"
+    help_text = did_you_mean(name, known) or "; `axiomrl zoo list` shows them all"
     raise ConfigError(f"{where}no preset {show(name)}{help_text} (the name of a file ends in .yaml)")
 
 
