@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from rl_training.cli.options import program
+from rl_training.cli.options import echo, program
 
 if TYPE_CHECKING:
     from rl_training.experiment.run.session import TrainResult
@@ -17,21 +17,21 @@ def print_card(headline: str, result: TrainResult, further: list[str], imports: 
     from rl_training.experiment.run.view import number
 
     again = "".join(f" --import {shlex.quote(name)}" for name in imports)
-    print(f"\n{headline}")
+    echo(f"\n{headline}")
     if result.evaluation is not None:
-        print(evaluation_text(result.evaluation))
+        echo(evaluation_text(result.evaluation))
     if result.best_checkpoint_path is not None:
-        print(f"best checkpoint ({number(result.best_score)}): {result.best_checkpoint_path}")
-    print(reference_text(result))
+        echo(f"best checkpoint ({number(result.best_score)}): {result.best_checkpoint_path}")
+    echo(reference_text(result))
     if result.stop_reason is not None:
-        print(f"stopped: {result.stop_reason}")
-    print(f"run folder: {result.run_dir}")
+        echo(f"stopped: {result.stop_reason}")
+    echo(f"run folder: {result.run_dir}")
     if result.exit_code:
-        print(f"resume with: {program()} resume {result.run_dir}{again}")
+        echo(f"resume with: {program()} resume {result.run_dir}{again}")
         return
-    print("\nTry next:")
+    echo("\nTry next:")
     for command in (f"report {result.run_dir} --format html", f"eval {result.run_dir} --episodes 100", *further):
-        print(f"  {program()} {command}{again if command.startswith(('eval', 'resume')) else ''}")
+        echo(f"  {program()} {command}{again if command.startswith(('eval', 'resume')) else ''}")
 
 
 def reference_text(result: TrainResult) -> str:

@@ -16,6 +16,7 @@ from rl_training.cli.options import (
     JsonOption,
     Number,
     arg,
+    echo,
     import_modules,
     print_json,
     print_notes,
@@ -52,8 +53,8 @@ class Command:
         if self.output.json:
             print_json({"checkpoint": str(checkpoint.path), **result.to_dict()})
         else:
-            print(f"{agent.config.algo.upper()} on {agent.config.env_id}, checkpoint {checkpoint.path}")
-            print(
+            echo(f"{agent.config.algo.upper()} on {agent.config.env_id}, checkpoint {checkpoint.path}")
+            echo(
                 f"{evaluation_text(result)}; standard deviation {result.std:.1f}, mean length {result.mean_length:.1f}"
             )
         return 0

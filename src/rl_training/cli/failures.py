@@ -8,7 +8,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from rl_training.utils.coerce import show
+from rl_training.utils.printable import quoted
 
 PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")})
@@ -45,7 +45,7 @@ def unexpected(error: Exception) -> tuple[str, int]:
     """(message, exit code) for an exception that is not one of ours; a bug's traceback has been printed then."""
     if isinstance(error, OSError) and error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, bytes | str) else str(error.filename)
-        return f"{show(name)}: {error.strerror}", 2 if error.errno in _BAD_NAMES else 1
+        return f"{quoted(name)}: {error.strerror}", 2 if error.errno in _BAD_NAMES else 1
     traceback.print_exception(error)
     if (place := user_place(error)) is not None:
         return f"the code at {place}, which AxiomRL called, failed: {summary(error)}", 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from rl_training.cli.options import NUMBER, PATH, TEXT, WHOLE, Flag, arg, print_notes, say
+from rl_training.cli.options import NUMBER, PATH, TEXT, WHOLE, Flag, arg, echo, print_notes, say, write_output
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -117,12 +117,9 @@ class Command:
 
     def _write(self, text: str) -> None:
         if self.output is None:
-            print(text, end="")
+            echo(text, end="")
             return
-        try:
-            self.output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"cannot write --output {self.output}: {error.strerror}") from error
+        write_output(self.output, text)
         say(f"written to {self.output}")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_training.cli import failures
 from rl_training.utils.errors import AxiomError
+from rl_training.utils.printable import message as bounded
 from rl_training.version import __version__
 
 # Name -> (module with a dataclass `Command`, one line of help). Modules load only when their command is called.
@@ -129,9 +130,9 @@ def _help() -> str:
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line, without the place in the code that gave it."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {bounded(str(message))}", file=sys.stderr)
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {bounded(message)}", file=sys.stderr)
     return code

@@ -16,8 +16,10 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from rl_training.cli import failures
-from rl_training.utils.coerce import did_you_mean, show
+from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
+from rl_training.utils.printable import printable, quoted
+from rl_training.utils.safe_files import require_replaceable
 
 if TYPE_CHECKING:
     from rl_training.experiment.config.loader import ResolvedConfig
@@ -212,7 +214,7 @@ def _import(name: str) -> None:
     if not is_file and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         hint = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
         raise UserError(
-            f"--import {show(name)}: give a module such as my_package.envs, or a file that ends in .py{hint}"
+            f"--import {quoted(name)}: give a module such as my_package.envs, or a file that ends in .py{hint}"
         )
     try:
         if is_file:
@@ -222,7 +224,7 @@ def _import(name: str) -> None:
     except (UserError, KeyboardInterrupt):
         raise
     except OSError as error:
-        raise UserError(f"--import {show(name)}: {error.strerror or error}") from error
+        raise UserError(f"--import {quoted(name)}: {error.strerror or error}") from error
     except BaseException as error:  # whatever that code raises, sys.exit() too
         place = failures.user_place(error)
         if place is None and isinstance(error, ImportError):
@@ -245,9 +247,14 @@ def _import_file(path: Path) -> None:
         )
 
 
+def echo(text: str, end: str = "\n") -> None:
+    """Text of the result on stdout. Names, settings and reasons come from files, so nothing in it may steer the terminal."""
+    print(printable(text), end=end, flush=True)
+
+
 def say(text: str) -> None:
     """A line on stderr, at once: stdout is for the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -257,6 +264,19 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
+
+
+def write_output(path: Path, text: str) -> None:
+    """Writes a result to the file that --output names; only a regular file is ever replaced."""
+    from rl_training.experiment.run.run_dir import write_atomically
+
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file in it, e.g. --output {path / 'report.html'}")
+    require_replaceable(path)
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write --output {path}: {error.strerror}. Name another file") from error
 
 
 def program() -> str:

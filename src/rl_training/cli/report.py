@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import Annotated, Literal, get_args
 
 import tyro
 
-from rl_training.cli.options import PATH, Flag, arg, choice, say
-from rl_training.utils.errors import UserError
+from rl_training.cli.options import PATH, Flag, arg, choice, echo, say, write_output
 
 Format = Literal["text", "json", "csv", "html"]
 _BY_SUFFIX: dict[str, Format] = {".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
@@ -50,19 +50,13 @@ class Command:
         text = {"text": text_report, "json": json_report, "csv": csv_report}[kind](report)
         if self.output is not None:
             return _write(self.output, text)
-        print(text, end="")
+        echo(text, end="")
         return 0
 
 
 def _write(path: Path, text: str) -> int:
-    from rl_training.experiment.run.run_dir import write_atomically
-
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; name a file in it, e.g. --output {path / 'report.html'}")
-    try:
+    with suppress(OSError):  # then the writing says what is wrong
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}. Name another file with --output") from error
-    print(path)
+    write_output(path, text)
+    echo(str(path))
     return 0

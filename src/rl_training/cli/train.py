@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rl_training.cli.end_card import print_card
-from rl_training.cli.options import TEXT, ConfigOptions, Flag, Group, JsonOption, arg, print_json
+from rl_training.cli.options import TEXT, ConfigOptions, Flag, Group, JsonOption, arg, echo, print_json
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Command:
             return 0
         width = max(len(key) for key in values)
         for key, value in values.items():
-            print(f"{key:<{width}}  {value!s:<24}  # {_origin(resolved, key)}")
+            echo(f"{key:<{width}}  {value!s:<24}  # {_origin(resolved, key)}")
         return 0
 
 

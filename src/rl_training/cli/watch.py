@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rl_training.cli.options import Flag, Group, JsonOption, arg, print_json, print_notes, program
+from rl_training.cli.options import Flag, Group, JsonOption, arg, echo, print_json, print_notes, program
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,16 +75,16 @@ def _follow_plainly(follower: RunFollower) -> None:
     """One line per report and evaluation, for terminals that cannot move their cursor."""
     from rl_training.experiment.console.panel import plain_evaluation, plain_line
 
-    print(plain_line(follower.view), flush=True)
+    echo(plain_line(follower.view))
     while not follower.ended:
         time.sleep(POLL_SECONDS)
         before = follower.view.metrics, follower.view.evaluation
         follower.poll()
         if follower.view.evaluation not in (None, before[1]):
-            print(plain_evaluation(follower.view), flush=True)
+            echo(plain_evaluation(follower.view))
         if follower.view.metrics is not before[0]:
-            print(plain_line(follower.view), flush=True)
-    print(_footer(follower))
+            echo(plain_line(follower.view))
+    echo(_footer(follower))
 
 
 def _footer(follower: RunFollower) -> str:

@@ -20,7 +20,9 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union
 
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Check, Range
+from rl_training.utils.printable import quoted
 
+show = quoted
 T = TypeVar("T")
 Rule = Range | Check
 Locate = Callable[[str], str | None]
@@ -79,13 +81,13 @@ def plain_value(value: Any, key: str = "") -> Any:
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):
-                raise FieldError(key, f"its keys must be text, got {show(name)}")
+                raise FieldError(key, f"its keys must be text, got {quoted(name)}")
         return {name: plain_value(item, join(key, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_value(item, f"{key}[{index}]") for index, item in enumerate(value)]
     raise FieldError(
         key,
-        f"must be a number, text, list or mapping, because the config is saved as YAML; got {show(value)}",
+        f"must be a number, text, list or mapping, because the config is saved as YAML; got {quoted(value)}",
     )
 
 
@@ -98,12 +100,6 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no known word is close."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
-
-
-def show(value: object) -> str:
-    """A value for an error message: its repr, shortened, on one line."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def type_name(annotation: Any) -> str:
@@ -143,7 +139,7 @@ def _field_types(cls: type) -> dict[str, Any]:
 
 def _build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
     if not isinstance(values, Mapping):
-        raise _WrongType(prefix, f"expected a mapping (key: value), got {show(values)}")
+        raise _WrongType(prefix, f"expected a mapping (key: value), got {quoted(values)}")
     assert dataclasses.is_dataclass(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     hints = _field_types(cls)
@@ -190,12 +186,12 @@ def _coerce(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...] = ())
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
             example = " such as [64, 64]" if _unwrap(typing.get_args(annotation)[0])[0] is int else ""
-            raise _WrongType(key, f"expected a {type_name(annotation)}{example}, got {show(value)}")
+            raise _WrongType(key, f"expected a {type_name(annotation)}{example}, got {quoted(value)}")
         item_type = typing.get_args(annotation)[0]
         return origin(_coerce(item, item_type, f"{key}[{index}]", rules) for index, item in enumerate(value))
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise _WrongType(key, f"expected a mapping (key: value), got {show(value)}")
+            raise _WrongType(key, f"expected a mapping (key: value), got {quoted(value)}")
         return plain_value(value, key)
     scalar = _coerce_scalar(value, annotation, key)
     for rule in rules if scalar is not None else ():  # null has no range
@@ -214,7 +210,7 @@ def _coerce_scalar(value: Any, annotation: Any, key: str) -> Any:
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise FieldError(key, f"must be a finite number, got {show(value)}")
+            raise FieldError(key, f"must be a finite number, got {quoted(value)}")
         return number
     if annotation is bool and is_bool:
         return value
@@ -230,7 +226,7 @@ def _coerce_scalar(value: Any, annotation: Any, key: str) -> Any:
     elif annotation is bool:
         hint = " (write true or false)"
     article = {int: "an integer", float: "a number"}.get(annotation) or type_name(annotation)
-    raise _WrongType(key, f"expected {article}, got {show(value)}{hint}")
+    raise _WrongType(key, f"expected {article}, got {quoted(value)}{hint}")
 
 
 def _coerce_union(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...]) -> Any:
@@ -243,7 +239,7 @@ def _coerce_union(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...]
             # The right type with a wrong range, or with a mistake inside: the real cause, told as it is.
             if specific is None and not (isinstance(error, _WrongType) and error.key == key):
                 specific = error
-    raise specific or _WrongType(key, f"expected {type_name(annotation)}, got {show(value)}")
+    raise specific or _WrongType(key, f"expected {type_name(annotation)}, got {quoted(value)}")
 
 
 def _coerce_dataclass(value: Any, cls: type, key: str, rules: tuple[Rule, ...]) -> Any:
@@ -265,7 +261,7 @@ def _coerce_choice(value: Any, choices: tuple[Any, ...], key: str) -> Any:
         if type(choice) is type(value) and choice == value:
             return choice
     known = ", ".join(map(_as_yaml, choices))
-    raise FieldError(key, f"must be one of {known}, got {show(value)}{did_you_mean(value, map(str, choices))}")
+    raise FieldError(key, f"must be one of {known}, got {quoted(value)}{did_you_mean(value, map(str, choices))}")
 
 
 def _locate_nearest(key: str, locate: Locate) -> str | None:

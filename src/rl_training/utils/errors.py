@@ -1,10 +1,16 @@
 """The errors users see. The command line turns each into one message and an exit code, never a traceback."""
 
+from rl_training.utils.printable import message
+
 
 class AxiomError(Exception):
     """Base of every error AxiomRL raises on purpose: a failure of ours or of the environment (exit code 1)."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        # Whatever file or name a message quotes, it can neither steer the terminal nor fill the screen.
+        return message(super().__str__())
 
 
 class UserError(AxiomError):

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from rl_training.experiment.config.presets import preset_names
 from rl_training.experiment.config.yaml_files import Origin, parse_yaml
-from rl_training.utils.coerce import FieldError, build_dataclass, check_fields, did_you_mean, show
+from rl_training.utils.coerce import FieldError, build_dataclass, check_fields, did_you_mean
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Check, Range
+from rl_training.utils.printable import quoted
 
 DEFAULT_SEEDS, DEFAULT_EPISODES = (0, 1, 2, 3, 4), 100
 OWN_KEYS = ("seed", "output_dir", "logging")
@@ -23,7 +24,7 @@ OWN_KEYS = ("seed", "output_dir", "logging")
 def _name_problem(name: str) -> str | None:
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         return None
-    return f"must be letters, digits, _ and -, because a folder is named after it; got {show(name)}"
+    return f"must be letters, digits, _ and -, because a folder is named after it; got {quoted(name)}"
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,13 @@ class Manifest:
         known = preset_names()
         for name in self.presets:
             if name not in known:
-                raise FieldError("presets", f"no preset {show(name)}{did_you_mean(name, known)}")
+                raise FieldError("presets", f"no preset {quoted(name)}{did_you_mean(name, known)}")
         for key, values in (("presets", self.presets), ("seeds", self.seeds)):
             if not values:
                 raise FieldError(key, "is empty")
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
-                raise FieldError(key, f"names {show(twice)} twice")
+                raise FieldError(key, f"names {quoted(twice)} twice")
         for key in self.overrides:
             if key.partition(".")[0] in OWN_KEYS:
                 raise FieldError("overrides", f"{key!r} is set by the benchmark itself")
@@ -81,7 +82,7 @@ def load_manifest(source: str) -> Manifest:
     hint = did_you_mean(source, [*manifest_names(), *presets]) or (
         f"; there are {', '.join(manifest_names())}, your own YAML files, and every preset as a manifest of one"
     )
-    raise ConfigError(f"no manifest {show(source)}{hint}")
+    raise ConfigError(f"no manifest {quoted(source)}{hint}")
 
 
 def parse_manifest(text: str, place: str) -> Manifest:

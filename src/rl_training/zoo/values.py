@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rl_training.utils.printable import csv_cell
+
 
 def number(value: object) -> float | None:
     """The value if it is a finite number."""
@@ -118,10 +120,10 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), width: float
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows under the keys of the first one."""
+    """Rows under the keys of the first one; no cell is a formula to a spreadsheet."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue()

@@ -20,8 +20,9 @@ from rl_training.experiment.config.presets import preset_text
 from rl_training.experiment.config.train_config import TrainConfig, with_policy_defaults
 from rl_training.experiment.config.yaml_files import Entry, Origin, parse_yaml
 from rl_training.utils.coerce import build_dataclass as build_dataclass
-from rl_training.utils.coerce import did_you_mean, join, plain_value, show
+from rl_training.utils.coerce import did_you_mean, join, plain_value
 from rl_training.utils.errors import ConfigError
+from rl_training.utils.printable import quoted
 
 DEFAULT, ALGORITHM_DEFAULT = "default", "algorithm default"
 """Origins of values that no source gives; the second is of those that another algorithm has otherwise, or does not have."""
@@ -96,7 +97,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     key = key.strip()
     if not equals or not _OVERRIDE_KEY.fullmatch(key):
         raise ConfigError(
-            f"cannot read the override {show(text)}; write key=value, such as hyperparams.learning_rate=1e-3"
+            f"cannot read the override {quoted(text)}; write key=value, such as hyperparams.learning_rate=1e-3"
         )
     origin = Origin("command line", "command line")
     entry = parse_yaml(value_text, lambda line: origin, key)
@@ -132,7 +133,7 @@ class _FileSource:
             raise ConfigError(f"{self.path}: no such file{hint}") from None
         except (OSError, ValueError) as error:  # ValueError: a null byte in the name
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"{show(str(self.path))}: cannot be read: {reason}") from None
+            raise ConfigError(f"{quoted(str(self.path))}: cannot be read: {reason}") from None
         if len(data) > MAX_FILE_BYTES:
             raise ConfigError(f"{self.path}: is larger than 1 MiB, so it is hardly a config")
         try:
@@ -181,7 +182,7 @@ def _preset_source(name: str, where: str) -> _PresetSource:
     if _PRESET_NAME.fullmatch(name) and name in known:
         return _PresetSource(name)
     help_text = did_you_mean(name, known) or "; `axiomrl zoo list` shows them all"
-    raise ConfigError(f"{where}no preset {show(name)}{help_text} (the name of a file ends in .yaml)")
+    raise ConfigError(f"{where}no preset {quoted(name)}{help_text} (the name of a file ends in .yaml)")
 
 
 def _load_chain(source: _Source) -> dict[str, Entry]:
@@ -205,7 +206,7 @@ def _load_chain(source: _Source) -> dict[str, Entry]:
             break
         named_at = f"{base.origin.where}: key 'base': "
         if not isinstance(base.value, str):
-            raise ConfigError(f"{named_at}expected a preset name or a .yaml file, got {show(base.plain())}")
+            raise ConfigError(f"{named_at}expected a preset name or a .yaml file, got {quoted(base.plain())}")
         source = source.base(base.value, named_at)
     tree: dict[str, Entry] = {}
     for document in reversed(documents):
@@ -218,7 +219,7 @@ def _parse_document(text: str, source: _Source) -> dict[str, Entry]:
     if root is None or root.value is None:
         raise ConfigError(f"{source}: is empty; a config needs at least one key, such as `base: ppo/cartpole`")
     if not isinstance(root.value, dict):
-        raise ConfigError(f"{root.origin.where}: expected lines of `key: value`, got {show(root.value)}")
+        raise ConfigError(f"{root.origin.where}: expected lines of `key: value`, got {quoted(root.value)}")
     _drop_empty_sections(root.value, TrainConfig)
     return root.value
 

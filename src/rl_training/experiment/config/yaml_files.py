@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from rl_training.utils.coerce import show
 from rl_training.utils.errors import ConfigError
+from rl_training.utils.printable import quoted
 
 MAX_NODES = 10_000
 """Most values in one document, with aliases written out: a small file can otherwise expand to billions."""
@@ -193,12 +193,12 @@ def _scalar(node: yaml.ScalarNode, origin: Origin, key: str) -> Any:
         if kind == "float":
             return float(re.sub(r"\.(inf|nan)", r"\1", lowered))
     except ValueError:
-        raise _error(origin, key, f"cannot read {show(text)} as a number") from None
+        raise _error(origin, key, f"cannot read {quoted(text)} as a number") from None
     raise _tag_error(node, origin, key)
 
 
 def _tag_error(node: yaml.Node, origin: Origin, key: str) -> ConfigError:
-    return _error(origin, key, f"the YAML tag {show(node.tag)} is refused; a config holds plain values only")
+    return _error(origin, key, f"the YAML tag {quoted(node.tag)} is refused; a config holds plain values only")
 
 
 def _error(origin: Origin, key: str, problem: str) -> ConfigError:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from rl_training.experiment.run.reference import NO_REFERENCE
 from rl_training.experiment.run.view import RunView, number
+from rl_training.utils.printable import one_line, printable
 from rl_training.utils.sparkline import LEVELS, sparkline
 
 _LABEL, _VALUE, _GAP = 11, 9, 2
@@ -26,7 +27,7 @@ _PLACE_STYLES = {"slightly below": "not dim yellow", "below": "not dim bold red"
 def run_panel(view: RunView, footer: str = "") -> RenderableType:
     """The panel of a run, as wide as the place where it is drawn; `footer` is its last line."""
     status = "" if view.status == "running" else f" ({view.status})"
-    return Panel(_Body(view, footer), title=Text(f"{view.title}{status}"))
+    return Panel(_Body(view, footer), title=Text(one_line(f"{view.title}{status}")))
 
 
 def plain_line(view: RunView) -> str:
@@ -104,7 +105,7 @@ class _Body:
         yield _row("speed", _speed(view), _stage_bar(view.stages, width, shades))
         yield _detail(_stage_legend(view.stages, options.max_width - _LABEL, shades))
         if self._footer:
-            yield Text(self._footer, "dim")
+            yield Text(printable(self._footer), "dim")
 
 
 def _row(label: str, value: str, graphic: Text) -> Text:
@@ -166,7 +167,7 @@ def _stage_legend(stages: Mapping[str, float], width: int, shades: str) -> Text:
     """What the shades mean; a stage is never broken over two lines."""
     legend, column = Text(), 0
     for index, (stage, share) in enumerate(stages.items()):
-        entry = f"{stage} {share:.0%}"
+        entry = one_line(f"{stage} {share:.0%}")
         size = len(entry) + 2
         if column and column + 2 + size > width:
             legend.append("\n")

@@ -51,12 +51,7 @@ def json_report(report: Report) -> str:
 def csv_report(report: Report) -> str:
     """One row per run."""
     rows = [_run(group, row) for group in report.groups for row in group.rows]
-    return csv_text([{key: _cell(value) for key, value in row.items() if key != "resumes"} for row in rows])
-
-
-def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula is marked as text."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return csv_text([{key: value for key, value in row.items() if key != "resumes"} for row in rows])
 
 
 def _environment(environment: Environment) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+_NOT_IN_A_PAGE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
 
 class Html(str):
     """Text that is markup already."""
@@ -33,8 +35,8 @@ def join(*children: Child) -> Html:
 
 
 def escape(value: object) -> str:
-    """Text safe in an element and in a quoted attribute; characters that no page may hold become U+FFFD."""
-    text = "".join(sign if sign >= " " or sign in "\n\t" else "\ufffd" for sign in str(value))
+    """Text safe in an element and in a quoted attribute; characters that no page may hold or that turn text round become U+FFFD."""
+    text = _NOT_IN_A_PAGE.sub("\ufffd", str(value))
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"))
 
 

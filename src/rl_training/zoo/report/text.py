@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from rl_training.utils.printable import one_line
 from rl_training.zoo.report.findings import Finding
 from rl_training.zoo.report.model import Environment, Group, Report, Score
 from rl_training.zoo.report.run_rules import resumes
@@ -133,6 +134,4 @@ def _runs(report: Report) -> str:
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
-    """Characters from files that could steer the terminal become blanks."""
-    printable = ("".join(sign if sign.isprintable() else " " for sign in line) for line in [title, *lines])
-    return "\n  ".join(printable)
+    return "\n  ".join(map(one_line, [title, *lines]))

@@ -44,3 +44,7 @@ def test_numbers_get_a_minus_sign_and_names_keep_their_hyphens() -> None:
         "\N{MINUS SIGN}1.5 on CartPole-v1, run 2026-01 (\N{MINUS SIGN}3 to 4\N{NO-BREAK SPACE}%)"
     )
     assert figures("-") == "\N{EN DASH}"
+
+
+def test_marks_that_turn_text_round_do_not_reach_the_page() -> None:
+    assert tag("p", "a\u202eb\u2066c\x9bd") == "<p>a\ufffdb\ufffdc\ufffdd</p>"
