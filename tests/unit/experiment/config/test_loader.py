@@ -142,7 +142,7 @@ def test_values_read_as_people_write_them(write: Write, text: str, value: object
             "base: ppo/cartpol\n",
             "x.yaml:1: key 'base': no preset 'ppo/cartpol'; did you mean 'ppo/cartpole'?",
         ),
-        ("base: nothing\n", "x.yaml:1: key 'base': no preset 'nothing'; presets: a2c/acrobot, a2c/cartpole"),
+        ("base: nothing\n", "x.yaml:1: key 'base': no preset 'nothing'; `axiomrl zoo list` shows them all"),
         ("seed: 1\nbase: none.yaml\n", "x.yaml:2: key 'base': none.yaml: no such file"),
         ("base: x.yaml\n", "x.yaml:1: key 'base': a config cannot build on itself: x.yaml -> x.yaml"),
     ],
