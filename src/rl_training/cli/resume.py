@@ -10,12 +10,15 @@ import tyro
 
 from rl_training.cli.options import (
     TEXT,
+    EnvId,
     Group,
     ImportModules,
     JsonOption,
     Number,
+    Settings,
     arg,
     import_modules,
+    overrides_of,
     print_json,
     print_notes,
 )
@@ -23,15 +26,23 @@ from rl_training.cli.options import (
 
 @dataclass
 class Command:
-    """Continue a run from its newest sound checkpoint, or from the checkpoint you name."""
+    """Continue a run from its newest sound checkpoint, or from the checkpoint you name.
+
+    Hyperparameters, evaluations, checkpoints, logging and stopping may change, which the run's lineage records. What the saved
+    state is built on (algorithm, environment, number of environments, networks, replay) may not.
+    """
 
     path: Annotated[Path, tyro.conf.Positional, arg("RUN|CHECKPOINT")]
     """A run folder (continues in place) or one checkpoint (an older one continues in a new run folder)."""
     output: Annotated[JsonOption, Group]
+    set: Settings = ()
+    """Change a config key, e.g. --set hyperparams.learning_rate=1e-4 or --set evaluation.every=5000; may be repeated."""
     total_timesteps: Number = None
-    """Train further than the config says."""
+    """Train up to this many steps in all."""
     device: Annotated[str | None, TEXT, arg("DEVICE")] = None
     """Continue on another device."""
+    env: EnvId = None
+    """The environment of a run that got its own in Python; any other is another task and continues in a new run folder."""
     import_modules: ImportModules = ()
 
     def run(self) -> int:
@@ -41,9 +52,8 @@ class Command:
         from rl_training.zoo.reference import find_reference
 
         import_modules(self.import_modules)
-        result = resume_run(
-            self.path, total_timesteps=self.total_timesteps, device=self.device, find_reference=find_reference
-        )
+        changes = overrides_of(self.set, {"total_timesteps": self.total_timesteps, "device": self.device})
+        result = resume_run(self.path, changes=changes, env_id=self.env, find_reference=find_reference)
         print_notes(result.notes)
         if self.output.json:
             print_json(summary(result))

@@ -52,17 +52,20 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
 
 
 def resolve(
-    source: str | Path | None = None,
+    source: str | Path | TrainConfig | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     overrides_origin: str = "command line",
 ) -> ResolvedConfig:
-    """The config of `source`: a file (a Path, or text ending in .yaml), a preset, or None for the defaults.
+    """The config of `source`: a file (a Path, or text ending in .yaml), a preset, a config, or None for the defaults.
 
     Overrides are texts `key.sub=value`, or a mapping from dotted keys to values; `overrides_origin` is what
     the origins and the errors call them.
     """
     if isinstance(source, Path):
         tree = _load_chain(_FileSource(source))
+    elif isinstance(source, TrainConfig):
+        whole = Origin("config", "config")
+        tree = {key: _entry(value, whole) for key, value in source.to_dict().items()}
     elif source is not None:
         tree = _load_chain(_named_source(source, Path(), ""))
     else:
@@ -78,14 +81,14 @@ def resolve(
     places = {key + below: place for key, entry in tree.items() for below, place in entry.places()}
     locations = {key: place.where for key, place in places.items()}
     values = {key: entry.plain() for key, entry in tree.items()}
-    own_policy: set[str] = set()
+    of_algorithm = {"num_envs"}
     if isinstance(values.get("policy", {}), Mapping):
         algo = values.get("algo", TrainConfig.algo)
-        own_policy = {f"policy.{key}" for key in with_policy_defaults(algo, None)}
+        of_algorithm |= {f"policy.{key}" for key in with_policy_defaults(algo, None)}
         values["policy"] = with_policy_defaults(algo, values.get("policy"))
     config = build_dataclass(TrainConfig, values, "", locations.get)
     origins = {
-        key: places[key].label if key in places else ALGORITHM_DEFAULT if key in own_policy else DEFAULT
+        key: places[key].label if key in places else ALGORITHM_DEFAULT if key in of_algorithm else DEFAULT
         for key in _leaf_keys(config.to_dict())
     }
     return ResolvedConfig(config, origins, locations)
@@ -250,17 +253,18 @@ def _merge(onto: dict[str, Entry], top: dict[str, Entry]) -> None:
 
 def _branch(key: str, value: Any, origin: Origin) -> dict[str, Entry]:
     """The tree that holds one override."""
-
-    def entry(item: Any) -> Entry:
-        if isinstance(item, dict):
-            return Entry({name: entry(below) for name, below in item.items()}, origin)
-        return Entry(item, origin)
-
     *sections, last = key.split(".")
-    tree = {last: entry(plain_value(value, key))}
+    tree = {last: _entry(plain_value(value, key), origin)}
     for section in reversed(sections):
         tree = {section: Entry(tree, origin)}
     return tree
+
+
+def _entry(value: Any, origin: Origin) -> Entry:
+    """A plain value as if it were read from a file."""
+    if isinstance(value, dict):
+        return Entry({name: _entry(below, origin) for name, below in value.items()}, origin)
+    return Entry(value, origin)
 
 
 def _leaf_keys(values: dict[str, Any], prefix: str = "") -> list[str]:

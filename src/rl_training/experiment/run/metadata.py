@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,13 @@ class RunMetadata:
         self.values.update(values)
         self.write()
 
-    def add_resume(self, checkpoint: str, step: int, grade: str, notes: list[str]) -> None:
-        """Appends to the lineage: from where, and how exactly the environments came back."""
+    def add_resume(
+        self, checkpoint: str, step: int, grade: str, notes: list[str], changes: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Appends to the lineage: from where, how exactly the environments came back, and what changed in the config."""
         entry = {"at_utc": utc_now(), "checkpoint": checkpoint, "step": step, "grade": grade, "notes": notes}
+        if changes:
+            entry["changes"] = list(changes)
         self.update(status="running", stop_reason=None, resumes=[*self.values.get("resumes", []), entry])
 
     def write(self) -> None:

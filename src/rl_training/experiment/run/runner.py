@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
 
 from rl_training.experiment.checkpoint.replay_segments import ReplaySegments
-from rl_training.experiment.checkpoint.snapshot import Spaces, check_policy_fits, config_of
+from rl_training.experiment.checkpoint.snapshot import Spaces, check_policy_fits, config_of, spaces_of
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
-from rl_training.experiment.config.loader import ResolvedConfig, load_config
+from rl_training.experiment.config.loader import ResolvedConfig, resolve
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.run.changes import (
+    FREE_TO_CHANGE,
+    Change,
+    changed_config,
+    changes_learning,
+    describe,
+    recorded_hyperparams,
+)
+from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference, save_reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
 from rl_training.experiment.run.session import TrainingSession, TrainResult
 from rl_training.runtime.callbacks import Callback
-from rl_training.utils.errors import UserError
-
-FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "checkpoint", "logging", "stopping"}
-"""Config keys that a resume may change: none of them alters what a step of training computes, but for schedules, which
-follow the new total."""
+from rl_training.utils.errors import CheckpointError, UserError
 
 FindReference = Callable[[TrainConfig], Reference | None]
 """From a config with every hyperparameter written out to what a run of it is measured against."""
@@ -41,12 +49,16 @@ def resume_run(
     *,
     total_timesteps: int | None = None,
     device: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    env_id: str | None = None,
     find_reference: FindReference | None = None,
 ) -> TrainResult:
     """Continues a run.
 
     A run folder, or its newest checkpoint, continues in place; an older checkpoint, or a saved agent, continues in a new run
-    directory, because the run it came from went on differently.
+    directory, because the run it came from went on differently. `changes` are config values by dotted key, which the run's
+    lineage records. `env_id` names the environment of a run whose own was handed over in Python; any other environment is
+    another task, which begins with fresh episodes in a new run directory.
     """
     run_dir, checkpoint, notes = _find_checkpoint(Path(path))
     if "runtime" not in checkpoint.groups:
@@ -54,13 +66,39 @@ def resume_run(
     config = config_of(checkpoint)
     if run_dir is not None:
         config = _current_config(run_dir, config)
-    else:
+    if env_id is not None and env_id != config.env_id:
+        if config.env_id in gym.registry:
+            run_dir = None
+            notes = [*notes, f"{env_id} instead of {config.env_id}: another task, so it starts with fresh episodes"]
+            _forget_envs(checkpoint)
+        config = replace(config, env_id=env_id)
+    if run_dir is None:
         notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
-    if total_timesteps is not None:
-        config = replace(config, total_timesteps=total_timesteps)
-    if device is not None:
-        config = replace(config, device=device)
-    return _run(config, run_dir, checkpoint, notes, (), find_reference)
+    asked = {"total_timesteps": total_timesteps, "device": device}
+    wanted = {**(changes or {}), **{key: value for key, value in asked.items() if value is not None}}
+    if run_dir is not None and "output_dir" in wanted:
+        raise UserError(f"the run stays in its folder {run_dir}, so output_dir cannot change on resume")
+    config, changed = changed_config(config, wanted)
+    _check_total(checkpoint, config, wanted)
+    if changes_learning(changed):
+        notes = [*notes, f"not the same run from here on: {describe(changed)}"]
+    return _run(config, run_dir, checkpoint, notes, (), find_reference, changed)
+
+
+def _check_total(checkpoint: Checkpoint, config: TrainConfig, wanted: Mapping[str, Any]) -> None:
+    step = checkpoint.groups["runtime"].get("global_step")
+    if "total_timesteps" in wanted and isinstance(step, int) and config.total_timesteps <= step:
+        raise UserError(
+            f"the run has taken {step:,} steps already, and total_timesteps={config.total_timesteps:,} counts those too: "
+            f"ask for more, e.g. --total-timesteps {2 * step}"
+        )
+
+
+def _forget_envs(checkpoint: Checkpoint) -> None:
+    """Takes the environments' own state out of a checkpoint that goes on in other ones."""
+    collector = checkpoint.groups["runtime"].get("collector")
+    if isinstance(collector, dict) and isinstance(collector.get("envs"), dict):
+        collector["envs"]["envs"] = None
 
 
 def _run(
@@ -70,6 +108,7 @@ def _run(
     notes: Sequence[str],
     callbacks: Sequence[Callback],
     find_reference: FindReference | None,
+    changed: Sequence[Change] = (),
 ) -> TrainResult:
     config, hyperparams = complete_config(source)
     device = select_device(config.device)
@@ -78,20 +117,33 @@ def _run(
     try:
         spaces = Spaces.of(envs)
         if checkpoint is not None:
+            if config.env_id != config_of(checkpoint).env_id and spaces != (trained := spaces_of(checkpoint)):
+                raise UserError(
+                    f"{config.env_id} has other spaces than the run was trained on, so it cannot go on there:\n"
+                    f"observations {spaces.observation}, not {trained.observation}; actions {spaces.action}, not {trained.action}"
+                )
             check_policy_fits(checkpoint, config, hyperparams, spaces)
         algorithm = build_algorithm(config, hyperparams, spaces.observation, spaces.action, device)
         # Only now, when the config has proved to be runnable, is anything written.
+        resumed_in_place = run_dir is not None
         if run_dir is None:
             run_dir = make_run_dir(config)
-        else:
-            write_atomically(run_dir / CONFIG, config.to_yaml())
-        reference = find_reference(config) if find_reference is not None else None
+        # A run whose hyperparameters changed on the way is not what a result of the same config was measured on.
+        mixed = changes_learning(changed) or (resumed_in_place and bool(_recorded(run_dir)))
+        reference = find_reference(config) if find_reference is not None and not mixed else None
         save_reference(run_dir, reference)
         session = TrainingSession(
             config, algorithm, envs, env_source, run_dir=run_dir, callbacks=callbacks, reference=reference
         )
         if checkpoint is not None:
-            session.resume(checkpoint, notes)
+            try:
+                session.resume(checkpoint, notes, changed)
+            except CheckpointError as error:
+                if not changed:
+                    raise
+                raise UserError(f"the saved state does not go with {describe(changed)}: {error}") from error
+        if resumed_in_place:  # only now, when the state has proved to fit
+            write_atomically(run_dir / CONFIG, config.to_yaml())
         return session.train()
     finally:
         if envs is not None:
@@ -103,16 +155,22 @@ def _current_config(run_dir: Path, saved: TrainConfig) -> TrainConfig:
     path = run_dir / CONFIG
     if not path.exists():
         return saved
-    current = load_config(path)
+    # What a resume has changed stands in the lineage first; a kill can come before it stands in the file.
+    current = resolve(path, _recorded(run_dir), "metadata.json").config
     if current.algo != saved.algo:
         raise UserError(f"{path} is for algorithm {current.algo!r}, but the run's checkpoints are of {saved.algo!r}.")
-    for section in sorted(set(saved.to_dict()) - FREE_TO_CHANGE):
-        if current.to_dict()[section] != saved.to_dict()[section]:
+    expected = resolve(saved, _recorded(run_dir), "metadata.json").config.to_dict()
+    for section in sorted(set(expected) - FREE_TO_CHANGE):
+        if current.to_dict()[section] != expected[section]:
             raise UserError(
                 f"{path} was edited: {section!r} differs from the checkpoint, and a resumed run must be the same run.\n"
                 f"Undo the edit, or start a new run with it: axiomrl train --config {path}"
             )
     return current
+
+
+def _recorded(run_dir: Path) -> dict[str, Any]:
+    return recorded_hyperparams(RunMetadata.load(run_dir).values.get("resumes"))
 
 
 def open_checkpoint(path: str | Path, *, best: bool = False) -> tuple[Checkpoint, list[str]]:
@@ -147,8 +205,9 @@ def _find_checkpoint(path: Path) -> tuple[Path | None, Checkpoint, list[str]]:
 
 
 def _run_of(path: Path) -> Path | None:
-    """The run directory that `path` is or lies in."""
-    for candidate in (path, path.parent, path.parent.parent):
+    """The run directory that `path` is or lies in; `path` may be seen from inside the run, as `latest` or `.`."""
+    whole = path.absolute()  # not resolve(), which would follow a link out of the run
+    for candidate in (path, path.parent, path.parent.parent, whole.parent, whole.parent.parent):
         if (candidate / METADATA).is_file() and (candidate / CHECKPOINTS).is_dir():
             return candidate
     return None

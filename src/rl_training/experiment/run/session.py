@@ -20,6 +20,7 @@ from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore,
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.lines import make_console
 from rl_training.experiment.run.build import EnvSource, build_trainer
+from rl_training.experiment.run.changes import Change
 from rl_training.experiment.run.logging import MetricReader, RunLogger
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference
@@ -102,7 +103,7 @@ class TrainingSession:
         self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch)
         self._segments = ReplaySegments(run_dir / CHECKPOINTS) if run_dir is not None else None
 
-    def resume(self, checkpoint: Checkpoint, notes: Sequence[str] = ()) -> None:
+    def resume(self, checkpoint: Checkpoint, notes: Sequence[str] = (), changes: Sequence[Change] = ()) -> None:
         """Continues from a checkpoint; the lineage says from which, and how exactly the environments came back."""
         restore(checkpoint, self.algorithm, self.trainer)
         if self._segments is not None and checkpoint.path.parent == self._segments.folder.parent:
@@ -114,7 +115,7 @@ class TrainingSession:
             )
         if self.metadata is not None:
             self.metadata.add_resume(
-                checkpoint.path.name, self.trainer.global_step, self.resume_grade or "unknown", self.notes
+                checkpoint.path.name, self.trainer.global_step, self.resume_grade or "unknown", self.notes, changes
             )
         if self.store is not None and not self.store.steps():
             # A new run directory: from here on, a kill at any instant must leave something to resume from in it.
