@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 import tyro
 
-from rl_training.cli.options import PATH, Flag, arg, choice, echo, say, write_output
+from rl_training.cli.options import PATH, Flag, arg, choice, echo, print_notes, say, write_output
 
 Format = Literal["text", "json", "csv", "html"]
 _BY_SUFFIX: dict[str, Format] = {".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
@@ -41,6 +41,7 @@ class Command:
         records, skipped = find_runs(self.runs)
         for reason in skipped:
             say(f"skipped: {reason}")
+        print_notes(note for record in records for note in record.notes)
         report = build_report(records, skipped, self.runs, datetime.now(UTC))
         if kind == "html":
             from rl_training.zoo.report.page import html_report

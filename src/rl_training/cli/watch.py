@@ -46,6 +46,7 @@ class Command:
         run_dir, skipped = newest_run(self.path)
         print_notes(f"skipped {problem}" for problem in skipped)
         follower, console = RunFollower(run_dir), Console()
+        print_notes(follower.notes)
         if self.output.json:
             print_json(follower.to_dict())
         elif self.once or follower.ended or not console.is_terminal:

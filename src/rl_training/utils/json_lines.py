@@ -20,6 +20,9 @@ Record = dict[str, Any]
 MAX_LINE_BYTES: Final = 16 * 2**20
 """A longer line is damaged: the longest that a run writes holds the returns of all episodes of one evaluation."""
 _CHUNK: Final = 2**18
+_LONG: Final = 2**23
+_LAST_PART: Final = 2**18
+"""A file with more than `_LONG` bytes to read may be sampled, up to its last part."""
 _KNOWN: Final = 128
 """Bytes before the place reached by which a file is known again; every line has a time stamp near its end or start."""
 
@@ -49,17 +52,21 @@ class JsonLines:
         self._offset, self._inode = 0, 0
         self._known = b""
 
-    def records(self) -> Iterator[Record]:
+    def records(self, sample: int | None = None) -> Iterator[Record]:
         """The records of the lines finished since the last call; none if there is no file. OSError if it is no regular file.
 
-        A last line without an end is still being written, or was cut short by a crash: it is left for later.
+        A last line without an end is still being written, or was cut short by a crash: it is left for later. With `sample`, of a
+        long file only about so many lines are read, evenly spread, and all of its last part: enough for a curve and for the end.
         """
         try:
             file = open_regular(self.path, inside=self._inside)
         except FileNotFoundError:
             return
         with file:
-            self._inode = os.fstat(file.fileno()).st_ino
+            status = os.fstat(file.fileno())
+            self._inode = status.st_ino
+            if sample is not None and status.st_size - self._offset > _LONG:
+                yield from self._spread(file, status.st_size - _LAST_PART, sample)
             file.seek(self._offset)
             for line, end in _lines(file, self._offset):
                 self._offset = end
@@ -69,6 +76,23 @@ class JsonLines:
                 else:
                     yield record
             self._known = _before(file, self._offset)
+
+    def _spread(self, file: BufferedReader, end: int, count: int) -> Iterator[Record]:
+        """About `count` records from here to `end`, evenly spread; goes on to the first line after `end`."""
+        begin = self._offset
+        for number in range(1, count + 1):
+            place = begin + (end - begin) * number // count
+            if place <= self._offset:
+                continue
+            file.seek(place)
+            place += len(file.readline(MAX_LINE_BYTES + 1))  # the rest of the line in which it lies
+            if number == count:
+                self._offset = place
+                return
+            line = file.readline(MAX_LINE_BYTES + 1)
+            self._offset = place + len(line)
+            if (record := parse_record(line)) is not None:
+                yield record
 
     def replaced(self) -> bool:
         """Whether the file no longer begins with what was read: it is another one, or a resume has cut lines off."""

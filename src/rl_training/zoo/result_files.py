@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from rl_training.utils.errors import UserError
+from rl_training.utils.safe_files import read_json
 
 PACKAGE = Path(__file__).parent
 
@@ -108,14 +108,15 @@ def read_result_files(folder: Path) -> tuple[list[ResultFile], list[str]]:
 def read_result_file(path: Path) -> ResultFile:
     """One data file, checked: its parts are there and its mean and interval belong to its seeds."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}: cannot be read as JSON ({why})") from None
     if not isinstance(record, Mapping) or not {"preset", "runs"} <= set(record):
         raise UserError(f"{path}: is not a result file")
     try:
         return _from_record(path, record)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"{path}: is not a complete result file: {what}") from None
 
@@ -142,7 +143,7 @@ def _from_record(path: Path, record: Mapping[str, Any]) -> ResultFile:
         episodes_per_seed=int(record["episodes_per_seed"]),
         last_interval=(_number(record["last_interval_95"][0]), _number(record["last_interval_95"][1])),
         measured_at_utc=str(record.get("measured_at_utc", "")),
-        seeds_asked=record.get("seeds_asked"),
+        seeds_asked=None if record.get("seeds_asked") is None else int(record["seeds_asked"]),
     )
     int(config["total_timesteps"])
     if not result.seeds:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.run.reference import REFERENCE, read_reference
-from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS, parse_lines
-from rl_training.experiment.run.view import RunView
+from rl_training.experiment.run.run_dir import CONFIG, EVALUATIONS, METADATA, METRICS
+from rl_training.experiment.run.view import HISTORY_LINES, RunView
 from rl_training.utils.errors import UserError
+from rl_training.utils.json_lines import JsonLines, damage_note
+from rl_training.utils.printable import quoted
 from rl_training.zoo.run_records import STATUSES, read_config, read_metadata, run_folders
 
 
@@ -33,7 +35,8 @@ def newest_run(path: Path) -> tuple[Path, list[str]]:
 
 
 def _last_start(metadata: dict[str, Any]) -> str:
-    resumes = [entry.get("at_utc") for entry in metadata.get("resumes") or [] if isinstance(entry, dict)]
+    found = metadata.get("resumes")
+    resumes = [entry.get("at_utc") for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
     return max((start for start in [metadata.get("created_at_utc"), *resumes] if isinstance(start, str)), default="")
 
 
@@ -43,7 +46,9 @@ class RunFollower:
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
         self.metadata = read_metadata(run_dir)
-        self._metrics, self._evaluations = _Tail(run_dir / METRICS), _Tail(run_dir / EVALUATIONS)
+        self._metrics, self._evaluations = (
+            JsonLines(run_dir / name, inside=run_dir) for name in (METRICS, EVALUATIONS)
+        )
         self._settings = [run_dir / name for name in (METADATA, CONFIG, REFERENCE)]
         self._seen: list[tuple[int, int] | None] = []
         self.view = self._fresh_view()
@@ -52,17 +57,29 @@ class RunFollower:
     def poll(self) -> bool:
         """Reads what is new; says whether anything was."""
         changed = self._read_settings()
+        try:
+            return self._read_logs() or changed
+        except OSError as error:
+            raise UserError(f"{error.filename or self.run_dir}: cannot be read ({error.strerror})") from error
+
+    def _read_logs(self) -> bool:
+        changed = False
         if self._metrics.replaced() or self._evaluations.replaced():  # a resume has dropped lines
             self._metrics.rewind()
             self._evaluations.rewind()
             self.view = self._fresh_view()
-        for record in self._metrics.read():
-            self.view.add_metrics(_step(record), record)
+        for record in self._metrics.records(sample=HISTORY_LINES):
+            self.view.add_metrics(record["step"], record)
             changed = True
-        for record in self._evaluations.read():
-            self.view.add_evaluation(_step(record), record)
+        for record in self._evaluations.records():
+            self.view.add_evaluation(record["step"], record)
             changed = True
         return changed
+
+    @property
+    def notes(self) -> list[str]:
+        """What had to be passed over so far."""
+        return [damage_note(log.path, log.damaged) for log in (self._metrics, self._evaluations) if log.damaged]
 
     @property
     def ended(self) -> bool:
@@ -106,49 +123,12 @@ class RunFollower:
         view = RunView(title, total, read_reference(self.run_dir))
         view.status = str(self.metadata.get("status"))
         if view.status not in STATUSES:
-            raise UserError(f"{self.run_dir}: {METADATA} has no known status (got {view.status!r})")
+            raise UserError(f"{self.run_dir}: {METADATA} has no known status (got {quoted(view.status)})")
         return view
-
-
-class _Tail:
-    """The lines of a growing JSON-lines file, each read once, when it is whole."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._offset = 0
-        self._inode: int | None = None
-
-    def replaced(self) -> bool:
-        """The file is another one now, or shorter than what was read."""
-        if self._inode is None:
-            return False
-        status = _stat(self.path)
-        return status is None or status.st_ino != self._inode or status.st_size < self._offset
-
-    def rewind(self) -> None:
-        self._offset, self._inode = 0, None
-
-    def read(self) -> list[dict[str, Any]]:
-        """The records of the lines that were finished since the last call; a damaged line is passed over."""
-        try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
-            return []
-        with file:
-            self._inode = os.fstat(file.fileno()).st_ino
-            file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        return parse_lines(whole.split(b"\n"))
-
-
-def _step(record: dict[str, Any]) -> int:
-    step = record.get("step")
-    return step if isinstance(step, int) else 0
 
 
 def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat()
-    except FileNotFoundError:
+        return path.lstat()
+    except OSError:
         return None

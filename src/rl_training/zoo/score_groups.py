@@ -119,7 +119,7 @@ def collect(paths: Sequence[Path]) -> tuple[list[ScoreGroup], list[str]]:
     if run_paths:
         records, skipped = find_runs(run_paths)
         groups += [_of_run(record) for record in records]
-        notes += skipped
+        notes += [*skipped, *(note for record in records for note in record.notes)]
     merged = _merge(groups)
     left_out = [run for group in merged for run in group.repeated]
     return merged, notes + [

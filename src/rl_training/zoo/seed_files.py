@@ -20,6 +20,7 @@ from typing import Any
 from rl_training.experiment.run.metadata import versions
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
+from rl_training.utils.safe_files import read_json
 from rl_training.version import __version__
 
 IDENTITY, RESULTS = "benchmark.json", "results"
@@ -173,12 +174,13 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "
 
 def _read(path: Path) -> dict[str, Any] | None:
     record = _read_json(path)
-    return record if {"fingerprint", "config", "run"} <= set(record) else None
+    whole = {"fingerprint", "config", "run"} <= set(record) and isinstance(record["run"], dict | None)
+    return record if whole and all(isinstance(record[key], dict) for key in ("fingerprint", "config")) else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

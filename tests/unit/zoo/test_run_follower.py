@@ -11,8 +11,9 @@ import pytest
 
 from helpers.run_folders import write_run
 from rl_training.experiment.run.reference import Reference, save_reference
-from rl_training.experiment.run.run_dir import append_line, drop_lines_after
+from rl_training.experiment.run.run_dir import append_line
 from rl_training.utils.errors import UserError
+from rl_training.utils.json_lines import cut_after
 from rl_training.zoo.run_follower import RunFollower, newest_run
 
 
@@ -71,7 +72,7 @@ def test_a_resume_that_drops_lines_is_followed(tmp_path: Path) -> None:
     for step, value in [(100, 1.0), (200, 2.0), (300, 3.0)]:
         append_line(run / "metrics.jsonl", metrics(step, value, step / 10))
     follower = RunFollower(run)
-    drop_lines_after(run / "metrics.jsonl", 100)
+    cut_after(run / "metrics.jsonl", 100)
     append_line(run / "metrics.jsonl", metrics(200, 2.5, 20.0))
     follower.poll()
     assert follower.view.returns.points == [(100.0, 1.0), (200.0, 2.5)]

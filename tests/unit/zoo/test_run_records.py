@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from helpers.run_folders import write_run
 from rl_training.config import TrainConfig
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.utils.errors import UserError
-from rl_training.zoo.run_records import NEWEST_SCHEMA, find_runs, read_run
+from rl_training.zoo.run_records import MAX_LINES, NEWEST_SCHEMA, find_runs, read_run
 
 
 def test_the_scores_of_a_run(tmp_path: Path) -> None:
@@ -49,6 +50,35 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
     assert read_run(run).curve == [(1000, 20.0)]
 
 
+@pytest.mark.parametrize("junk", [b"\xff\xfe\x00", b'{"step": "5"}', b'{"step": ' + b"9" * 400 + b"}", b"[" * 10**5])
+def test_damaged_lines_are_passed_over_with_one_note(junk: bytes, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", curve=[(1000, 20.0), (2000, 30.0)])
+    lines = (run / "evaluations.jsonl").read_bytes().splitlines()
+    (run / "evaluations.jsonl").write_bytes(b"\n".join([lines[0], junk, junk, lines[1], b""]))
+    record = read_run(run)
+    assert record.curve == [(1000, 20.0), (2000, 30.0)]
+    assert record.notes == (f"{run / 'evaluations.jsonl'}: 2 damaged lines passed over",)
+
+
+def test_a_long_log_is_kept_in_part_with_its_ends_its_best_and_all_that_is_not_finite(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    count = 5 * MAX_LINES
+    with (run / "metrics.jsonl").open("w") as file:
+        for step in range(1, count + 1):
+            loss = "null" if step in (4003, 4004) else "1.5"
+            file.write(f'{{"step": {step}, "train/loss": {loss}}}\n')
+    with (run / "evaluations.jsonl").open("w") as file:
+        for step in range(1, count + 1):
+            file.write(f'{{"step": {step}, "mean": {777.0 if step == 4003 else -1.0}, "returns": [1, 2, 3]}}\n')
+    record = read_run(run)
+    assert len(record.metrics) <= MAX_LINES + 2 and len(record.evaluations) <= MAX_LINES + 2
+    assert record.metrics[0]["step"] == 1 and record.metrics[-1]["step"] == record.steps == count
+    assert record.best_score == 777.0 and (4003, 777.0) in record.curve and record.last_score == -1.0
+    assert record.not_finite is not None
+    assert (record.not_finite.lines, record.not_finite.affected, record.not_finite.first_step) == (count, 2, 4003)
+    assert "returns" not in record.evaluations[0]
+
+
 def test_folders_of_runs_are_searched_and_a_run_counts_once(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "b", seed=1)
     write_run(tmp_path / "runs" / "deep" / "er" / "a", seed=0)
@@ -82,8 +112,12 @@ def _broken(folder: Path, how: str) -> None:
         (run / "config.yaml").write_text("algo: ppo\nenv_id: CartPo")
     elif how == "bad config":
         (run / "config.yaml").write_text("algo: [ppo\n")
-    elif how == "bytes":
-        (run / "metrics.jsonl").write_bytes(b"\xff\xfe\x00")
+    elif how == "pipe":
+        (run / "metrics.jsonl").unlink()
+        os.mkfifo(run / "metrics.jsonl")
+    elif how == "endless":
+        (run / "evaluations.jsonl").unlink()
+        (run / "evaluations.jsonl").symlink_to("/dev/zero")
 
 
 BROKEN = {
@@ -97,7 +131,8 @@ BROKEN = {
     "empty config": "half-written run (config.yaml is empty)",
     "cut config": "half-written run (config.yaml does not give algo, env_id and seed)",
     "bad config": "config.yaml cannot be read (",
-    "bytes": "its metrics cannot be read (",
+    "pipe": "its metrics cannot be read (is a pipe, not a regular file",
+    "endless": "its metrics cannot be read (is a link, not a regular file",
 }
 
 

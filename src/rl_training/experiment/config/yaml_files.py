@@ -16,6 +16,7 @@ import yaml
 
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.printable import quoted
+from rl_training.utils.safe_files import check_values
 
 MAX_NODES = 10_000
 """Most values in one document, with aliases written out: a small file can otherwise expand to billions."""
@@ -189,7 +190,9 @@ def _scalar(node: yaml.ScalarNode, origin: Origin, key: str) -> Any:
         if kind == "bool" and lowered in ("true", "false"):
             return lowered == "true"
         if kind == "int":
-            return int(text, 0)
+            number = int(text, 0)
+            check_values(number)
+            return number
         if kind == "float":
             return float(re.sub(r"\.(inf|nan)", r"\1", lowered))
     except ValueError:

@@ -12,11 +12,12 @@ from rich.live import Live
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.panel import plain_evaluation, plain_line, run_panel
 from rl_training.experiment.run.reference import Reference
-from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS, read_lines
-from rl_training.experiment.run.view import Evaluation, RunView
+from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS
+from rl_training.experiment.run.view import HISTORY_LINES, Evaluation, RunView
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.trainer import BaseTrainer
+from rl_training.utils.json_lines import JsonLines
 
 HINT = "Ctrl-C once: save and leave; twice: leave now"
 
@@ -47,10 +48,10 @@ class _Reporter(Callback):
     def on_training_start(self, trainer: BaseTrainer) -> None:
         if self._run_dir is not None:  # a resumed run shows its whole history
             self.view = RunView(self.view.title, trainer.total_timesteps, self.view.reference)
-            for record in read_lines(self._run_dir / METRICS):
-                self.view.add_metrics(record.get("step", 0), record)
-            for record in read_lines(self._run_dir / EVALUATIONS):
-                self.view.add_evaluation(record.get("step", 0), record)
+            for record in JsonLines(self._run_dir / METRICS).records(sample=HISTORY_LINES):
+                self.view.add_metrics(record["step"], record)
+            for record in JsonLines(self._run_dir / EVALUATIONS).records():
+                self.view.add_evaluation(record["step"], record)
         self._look(trainer)
 
     def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.experiment.run.metadata import RunMetadata, utc_now
-from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS, TENSORBOARD, append_line, drop_lines_after
+from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS, TENSORBOARD, append_line
 from rl_training.runtime.callbacks import Callback, Every
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.throughput import RateMeter
 from rl_training.runtime.trainer import BaseTrainer
+from rl_training.utils.json_lines import cut_after
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -60,7 +61,7 @@ class RunLogger(Callback):
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
         for name in (METRICS, EVALUATIONS):
-            drop_lines_after(self._run_dir / name, trainer.global_step)
+            cut_after(self._run_dir / name, trainer.global_step)
         if self._tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import Any
 
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError
+from rl_training.utils.safe_files import read_json
 
 REFERENCE = "reference.json"
 """Name of the file in a run directory; a run without a reference has none."""
@@ -110,6 +112,11 @@ class Reference:
         )
         if not reference.last_scores or not reference.curves or not all(reference.curves):
             raise ValueError("it has no scores")
+        scores = [reference.last_mean, *reference.last_interval, *reference.last_scores]
+        if not all(map(math.isfinite, [*scores, *(mean for curve in reference.curves for _, mean in curve)])):
+            raise ValueError("it has a score that is not finite")
+        if any(after[0] <= before[0] for curve in reference.curves for before, after in pairwise(curve)):
+            raise ValueError("the steps of a curve do not rise")
         return reference
 
 
@@ -136,8 +143,9 @@ def read_reference(run_dir: Path) -> Reference | None:
     """A run's reference, None if it has none."""
     path = run_dir / REFERENCE
     try:
-        return Reference.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return Reference.from_dict(read_json(path, inside=run_dir))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); the run does without it if you delete it") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} cannot be read ({why}); the run does without it if you delete it") from error

@@ -6,12 +6,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.utils.errors import UserError
+from rl_training.utils.json_lines import JsonLines
 
 if TYPE_CHECKING:  # readers of run folders start without gymnasium, which the config brings along
     from rl_training.experiment.config.train_config import TrainConfig
@@ -64,25 +64,5 @@ def strict_json(value: Any) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a JSON-lines file; empty if it is not there."""
-    return parse_lines(path.read_text(encoding="utf-8").splitlines()) if path.exists() else []
-
-
-def parse_lines(lines: Iterable[str | bytes]) -> list[dict[str, Any]]:
-    """The records in lines of JSON; a line cut short by a crash is passed over."""
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
-
-
-def drop_lines_after(path: Path, step: int) -> None:
-    """Removes what a killed process logged after the checkpoint that is now resumed from: those steps will be taken again."""
-    if path.exists():
-        kept = [record for record in read_lines(path) if record.get("step", 0) <= step]
-        write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+    """All records of a JSON-lines file at once; empty if it is not there. A run's own file may be long: see `JsonLines`."""
+    return list(JsonLines(path).records())

@@ -9,6 +9,8 @@ from typing import Any
 
 from rl_training.experiment.run.reference import Band, Reference, value_at
 
+HISTORY_LINES = 2000
+"""How many lines of a long log are read for the curves of a run's past; a panel has room for far fewer."""
 STAGES = ("env", "inference", "buffer", "learn")
 """The stages of training that are shown first, in this order."""
 
@@ -201,6 +203,9 @@ def number(value: float | None) -> str:
 
 def _finite(value: Any) -> float | None:
     """A number, or None for what is none: JSON has null where a value was NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,11 +10,13 @@ import numpy as np
 from rl_training.experiment.run.reference import read_reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS
 from rl_training.utils.errors import UserError
+from rl_training.utils.safe_files import read_json, read_limited
 from rl_training.zoo.report.curves import Series, series
 from rl_training.zoo.report.findings import Finding, Rule
-from rl_training.zoo.run_records import RunRecord
+from rl_training.zoo.run_records import NotFinite, RunRecord
 from rl_training.zoo.values import mapping, number, setting, show_number, show_share, show_steps
 
+_STEP_FOLDER = re.compile(r"step_\d{1,18}")
 MIN_LINES = 5
 """Fewer log lines than this say nothing about a trend."""
 ENTROPY_SHARE = 0.1
@@ -116,27 +118,20 @@ def useless_critic(run: RunRecord) -> Iterator[Finding]:
 
 def not_finite(run: RunRecord) -> Iterator[Finding]:
     """NaN or infinity in the logged metrics, which JSON holds as null."""
-    bad = [
-        (record, key)
-        for record in run.metrics
-        for key, value in record.items()
-        if key.startswith("train/") and value is None
-    ]
-    if not bad:
+    bad = run.not_finite or NotFinite.of(run.metrics)
+    if not bad.affected:
         return
-    keys = list(dict.fromkeys(key for _, key in bad))
-    step = number(bad[0][0].get("step"))
-    lines = len({id(record) for record, _ in bad})
+    keys = bad.keys
     yield Finding(
         "not_finite",
         "problem",
         "NaN or infinity among the training metrics",
-        f"{lines} of {len(run.metrics)} log lines, {', '.join(keys[:3])}{' and more' if len(keys) > 3 else ''}, first at "
-        f"step {show_steps(step or 0)}",
+        f"{bad.affected:,} of {bad.lines:,} log lines, {', '.join(keys[:3])}{' and more' if len(keys) > 3 else ''}, first at "
+        f"step {show_steps(bad.first_step or 0)}",
         "lower the learning rate, clip gradients (`hyperparams.max_grad_norm`), and check rewards and observations for "
         "very large values (`--set env.normalize_observations=true`)",
         run,
-        step=int(step) if step is not None else None,
+        step=bad.first_step,
     )
 
 
@@ -316,10 +311,8 @@ def _action_dimensions(run: RunRecord) -> int | None:
     """Size of a continuous action, from the newest checkpoint; None if that cannot be read."""
     folder = run.path / CHECKPOINTS
     try:
-        name = (folder / "latest").read_text(encoding="utf-8").strip()
-        if "/" in name or "\\" in name or name.startswith("."):
-            return None
-        state = json.loads((folder / name / "state.json").read_text(encoding="utf-8"))
+        name = read_limited(folder / "latest", 100, inside=run.path).decode("ascii").strip()
+        state = read_json(folder / name / "state.json", inside=run.path) if _STEP_FOLDER.fullmatch(name) else None
     except (OSError, ValueError):
         return None
     space = mapping(setting(mapping(state), "groups.policy.action_space"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +14,10 @@ import numpy as np
 
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.experiment.run.reference import Reference, read_reference
+from rl_training.experiment.run.run_dir import VIDEOS
 from rl_training.utils.bootstrap import stratified_interval
 from rl_training.utils.errors import UserError
+from rl_training.utils.safe_files import special_kind
 from rl_training.zoo import statistics
 from rl_training.zoo.report.curves import INTERVAL_SEEDS, Band, band, series
 from rl_training.zoo.report.findings import SEVERITIES, Finding
@@ -271,7 +272,7 @@ def _reference(runs: Sequence[RunRecord]) -> Reference | None:
     for run in runs:
         try:
             reference = read_reference(run.path)
-            if reference is not None and all(math.isfinite(mean) for curve in reference.curves for _, mean in curve):
+            if reference is not None:
                 return reference
         except UserError:
             continue
@@ -280,8 +281,15 @@ def _reference(runs: Sequence[RunRecord]) -> Reference | None:
 
 def _row(run: RunRecord, name: str, counted: bool) -> RunRow:
     best_step = max(run.curve, key=lambda point: point[1])[0] if run.curve else None
-    videos = sorted(path for path in (run.path / "videos").glob("*") if path.suffix in (".mp4", ".webm", ".gif"))
-    return RunRow(run, name, counted, best_step, throughput(run), videos)
+    return RunRow(run, name, counted, best_step, throughput(run), _videos(run.path / VIDEOS))
+
+
+def _videos(folder: Path) -> list[Path]:
+    """The videos of a run; a link, which may lead anywhere, is none."""
+    if special_kind(folder) != "a folder":
+        return []
+    found = sorted(path for path in folder.glob("*") if path.suffix in (".mp4", ".webm", ".gif"))
+    return [path for path in found if special_kind(path) is None]
 
 
 def _comparisons(groups: list[Group]) -> list[Comparison]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from rl_training.utils.safe_files import read_limited
 from rl_training.zoo.report.charts import (
     Line,
     Scale,
@@ -231,15 +233,20 @@ def videos(report: Report, folder: Path) -> Html | None:
     left, figures_ = ALL_VIDEO_BYTES, []
     for row in report.rows:
         for path in row.videos[-1:]:
-            size = path.stat().st_size
-            if size <= min(VIDEO_BYTES, left):
-                left -= size
-                data = base64.b64encode(path.read_bytes()).decode("ascii")
-                figures_.append(_video(row, path, f"data:{_MEDIA[path.suffix]};base64,{data}"))
-            else:
+            try:
+                # Nothing but a file of the run itself is put into a page that others may see.
+                content = read_limited(path, min(VIDEO_BYTES, left), inside=row.run.path)
+            except OSError as error:
+                if error.errno != errno.EFBIG:
+                    continue
+                size = path.lstat().st_size
                 link = quote(os.path.relpath(path, folder))
                 text = tag("a", f"{path.name} ({size / 1e6:,.0f} MB)", href=link)
                 figures_.append(tag("figure", tag("p", text), tag("figcaption", row.name)))
+            else:
+                left -= len(content)
+                data = base64.b64encode(content).decode("ascii")
+                figures_.append(_video(row, path, f"data:{_MEDIA[path.suffix]};base64,{data}"))
     return tag("div", *figures_, class_="videos") if figures_ else None
 
 
