@@ -1,4 +1,4 @@
-"""Run folders with pipes, devices and links in the place of files: readers neither wait, nor fill the memory, nor show other files."""
+"""Pipes, devices and links in the place of a run's files: readers neither wait, nor fill the memory, nor show other files."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_a_pointer_cannot_name_a_file_elsewhere(tmp_path, capsys):
     for name in ("../../../private", "/etc", "step_1/../../../private", "step_000000001", "\x00", "x" * 200):
         (run / "checkpoints" / "latest").write_text(name)
         assert main(["report", str(run)]) == 0
-    os.symlink(tmp_path, run / "checkpoints" / "step_000000001")
+    (run / "checkpoints" / "step_000000001").symlink_to(tmp_path)
     (tmp_path / "state.json").write_text("[")
     assert main(["report", str(run)]) == 0
     capsys.readouterr()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from rl_training.config import TrainConfig, load_config
-from rl_training.experiment.run.run_dir import append_line, drop_lines_after, make_run_dir, read_lines, write_atomically
+from rl_training.experiment.run.run_dir import append_line, make_run_dir, read_lines, write_atomically
 from rl_training.utils.errors import UserError
+from rl_training.utils.json_lines import cut_after
 
 
 def test_the_name_and_the_contents(tmp_path: Path) -> None:
@@ -77,9 +78,9 @@ def test_a_line_cut_short_by_a_crash_is_passed_over(tmp_path: Path) -> None:
 def test_lines_after_a_step_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 100}\n{"step": 200}\n{"step": 300}\n{"step": 40')
-    drop_lines_after(path, 200)
+    cut_after(path, 200)
     assert path.read_text() == '{"step": 100}\n{"step": 200}\n'
-    drop_lines_after(tmp_path / "nothing.jsonl", 5)
+    cut_after(tmp_path / "nothing.jsonl", 5)
     assert not (tmp_path / "nothing.jsonl").exists()
 
 
