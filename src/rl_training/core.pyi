@@ -147,13 +147,14 @@ class _CrossQ(TypedDict, total=False):
     actor_learning_rate: float | Schedule | Mapping[str, Any] | None
     tau: float
     num_critics: int
-    policy_delay: int
+    policy_delay: int | None
     layer_norm: bool
     dropout: float
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
     initial_ent_coef: float
+    temperature_learning_rate: float | Schedule | Mapping[str, Any] | None
     target_entropy: float | None
     reward_scale: float
     buffer_size: int
@@ -189,7 +190,7 @@ class _TD3(TypedDict, total=False):
     actor_learning_rate: float | Schedule | Mapping[str, Any] | None
     tau: float
     num_critics: int
-    policy_delay: int
+    policy_delay: int | None
     layer_norm: bool
     dropout: float
     target_noise: float
@@ -228,13 +229,14 @@ class _DiscreteSAC(TypedDict, total=False):
     actor_learning_rate: float | Schedule | Mapping[str, Any] | None
     tau: float
     num_critics: int
-    policy_delay: int
+    policy_delay: int | None
     layer_norm: bool
     dropout: float
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
     initial_ent_coef: float
+    temperature_learning_rate: float | Schedule | Mapping[str, Any] | None
     target_entropy: float | None
     reward_scale: float
     buffer_size: int
@@ -269,13 +271,14 @@ class _SAC(TypedDict, total=False):
     actor_learning_rate: float | Schedule | Mapping[str, Any] | None
     tau: float
     num_critics: int
-    policy_delay: int
+    policy_delay: int | None
     layer_norm: bool
     dropout: float
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
     initial_ent_coef: float
+    temperature_learning_rate: float | Schedule | Mapping[str, Any] | None
     target_entropy: float | None
     reward_scale: float
     buffer_size: int
@@ -336,13 +339,14 @@ class _TQC(TypedDict, total=False):
     actor_learning_rate: float | Schedule | Mapping[str, Any] | None
     tau: float
     num_critics: int
-    policy_delay: int
+    policy_delay: int | None
     layer_norm: bool
     dropout: float
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
     initial_ent_coef: float
+    temperature_learning_rate: float | Schedule | Mapping[str, Any] | None
     target_entropy: float | None
     reward_scale: float
     buffer_size: int
@@ -465,8 +469,8 @@ class C51(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -510,13 +514,14 @@ class CrossQ(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 1.0,
         num_critics: int = 2,
-        policy_delay: int = 3,
+        policy_delay: int | None = 3,
         layer_norm: bool = False,
         dropout: float = 0.0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "min",
         ent_coef: float | Literal["auto"] = "auto",
         initial_ent_coef: float = 1.0,
+        temperature_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         target_entropy: float | None = None,
         reward_scale: float = 1.0,
         buffer_size: int = 1000000,
@@ -571,7 +576,7 @@ class DDPG(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 1,
-        policy_delay: int = 1,
+        policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
         target_noise: float = 0.0,
@@ -650,8 +655,8 @@ class DQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -695,13 +700,14 @@ class DiscreteSAC(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 2,
-        policy_delay: int = 1,
+        policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "min",
         ent_coef: float | Literal["auto"] = "auto",
         initial_ent_coef: float = 1.0,
+        temperature_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         target_entropy: float | None = None,
         reward_scale: float = 1.0,
         buffer_size: int = 1000000,
@@ -776,8 +782,8 @@ class DoubleDQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -821,13 +827,14 @@ class DroQ(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 2,
-        policy_delay: int = 20,
+        policy_delay: int | None = None,
         layer_norm: bool = True,
         dropout: float = 0.01,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "mean",
         ent_coef: float | Literal["auto"] = "auto",
         initial_ent_coef: float = 1.0,
+        temperature_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         target_entropy: float | None = None,
         reward_scale: float = 1.0,
         buffer_size: int = 1000000,
@@ -901,8 +908,8 @@ class DuelingDQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -936,7 +943,7 @@ class IQN(Agent):
         encoder_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         optimizer: Literal["adam", "adamw", "rmsprop"] = "adam",
         weight_decay: float = 0.0,
-        max_grad_norm: float | None = 10.0,
+        max_grad_norm: float | None = None,
         adam_eps: float = 0.0003125,
         adam_beta1: float = 0.9,
         rmsprop_alpha: float = 0.99,
@@ -967,8 +974,8 @@ class IQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -1033,8 +1040,8 @@ class NStepDQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -1099,8 +1106,8 @@ class NoisyDQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -1211,8 +1218,8 @@ class PrioritizedDQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -1246,7 +1253,7 @@ class QRDQN(Agent):
         encoder_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         optimizer: Literal["adam", "adamw", "rmsprop"] = "adam",
         weight_decay: float = 0.0,
-        max_grad_norm: float | None = 10.0,
+        max_grad_norm: float | None = None,
         adam_eps: float = 0.0003125,
         adam_beta1: float = 0.9,
         rmsprop_alpha: float = 0.99,
@@ -1277,8 +1284,8 @@ class QRDQN(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -1322,13 +1329,14 @@ class REDQ(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 10,
-        policy_delay: int = 20,
+        policy_delay: int | None = None,
         layer_norm: bool = False,
         dropout: float = 0.0,
         critic_subset: int | None = 2,
         actor_value: Literal["min", "mean"] = "mean",
         ent_coef: float | Literal["auto"] = "auto",
         initial_ent_coef: float = 1.0,
+        temperature_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         target_entropy: float | None = None,
         reward_scale: float = 1.0,
         buffer_size: int = 1000000,
@@ -1402,8 +1410,8 @@ class Rainbow(Agent):
         v_min: float = -10.0,
         v_max: float = 10.0,
         num_quantiles: int = 200,
-        num_taus: int = 32,
-        num_target_taus: int = 32,
+        num_taus: int = 64,
+        num_target_taus: int = 64,
         kappa: float = 1.0,
         munchausen: bool = False,
         munchausen_alpha: float = 0.9,
@@ -1447,13 +1455,14 @@ class SAC(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 2,
-        policy_delay: int = 1,
+        policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "min",
         ent_coef: float | Literal["auto"] = "auto",
         initial_ent_coef: float = 1.0,
+        temperature_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         target_entropy: float | None = None,
         reward_scale: float = 1.0,
         buffer_size: int = 1000000,
@@ -1506,7 +1515,7 @@ class TD3(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 2,
-        policy_delay: int = 2,
+        policy_delay: int | None = 2,
         layer_norm: bool = False,
         dropout: float = 0.0,
         target_noise: float = 0.2,
@@ -1564,13 +1573,14 @@ class TQC(Agent):
         actor_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         tau: float = 0.005,
         num_critics: int = 5,
-        policy_delay: int = 1,
+        policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
         critic_subset: int | None = None,
-        actor_value: Literal["min", "mean"] = "min",
+        actor_value: Literal["min", "mean"] = "mean",
         ent_coef: float | Literal["auto"] = "auto",
         initial_ent_coef: float = 1.0,
+        temperature_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         target_entropy: float | None = None,
         reward_scale: float = 1.0,
         buffer_size: int = 1000000,

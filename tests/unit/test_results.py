@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.experiment.config.loader import preset_names, resolve
-from rl_training.zoo.reference import in_todays_keys
+from rl_training.experiment.config.stored import stored_config
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "results").glob("*.json"))
@@ -55,7 +55,7 @@ def test_a_data_file_says_how_it_was_made_and_adds_up(path):
     assert record["last_mean"] == pytest.approx(sum(run["last"]["mean"] for run in runs) / len(runs), abs=0.01)
     assert all(run["curve"] for run in runs)
     # The numbers belong to the preset as it is now, not to an earlier version of it.
-    current, measured = resolve(record["preset"]).config.to_dict(), in_todays_keys(record["config"]).to_dict()
+    current, measured = resolve(record["preset"]).config.to_dict(), stored_config(record["config"]).to_dict()
     for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
         assert measured[key] == current[key], f"{key} has changed since the measurement"
 
@@ -142,7 +142,7 @@ def test_overlapped_collection_learns_as_well(preset):
 def test_what_short_numbers_learn_is_what_the_page_says(preset):
     name = preset.replace("/", "_")
     control = json.loads((ROOT / f"results/controls/{name}_bf16.json").read_text())
-    current, measured = resolve(preset).config.to_dict(), in_todays_keys(control["config"]).to_dict()
+    current, measured = resolve(preset).config.to_dict(), stored_config(control["config"]).to_dict()
     assert control["config"]["precision"] == "bf16"
     for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
         assert measured[key] == current[key]

@@ -23,8 +23,7 @@ from rl_training.policies.actors import GaussianActor
 from rl_training.policies.batch_renorm import BatchRenorm, RenormConfig, batch_statistics
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.coerce import FieldError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Range, Unused
 from rl_training.utils.schedules import Schedule
 
 
@@ -33,21 +32,13 @@ class CrossQConfig(SACConfig):
     """Hyperparameters of CrossQ."""
 
     learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
-    policy_delay: Annotated[int, Range(ge=1)] = 3
+    policy_delay: Annotated[int | None, Range(ge=1)] = 3
     adam_beta1: Annotated[float, Range(ge=0, lt=1)] = 0.5
-    tau: Annotated[float, Range(gt=0, le=1)] = 1.0
-    """Always 1: the critics are their own targets."""
+    tau: Annotated[float, Range(gt=0, le=1), Unused("there are no target networks to move")] = 1.0
     renorm_momentum: Annotated[float, Range(ge=0, lt=1)] = 0.99
     """Share of the running statistics that each batch leaves in place."""
     renorm_warmup: Annotated[int, Range(ge=0)] = 100_000
     """Updates with plain batch normalisation, before the running statistics take part."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tau != 1.0:
-            raise FieldError(
-                "tau", f"CrossQ has no target networks, so there is nothing for {self.tau} to move: leave it out"
-            )
 
 
 class CrossQAlgorithm(SamplingAlgorithm, SACBase[CrossQConfig]):

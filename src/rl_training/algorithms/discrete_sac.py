@@ -20,8 +20,7 @@ from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import CategoricalActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.coerce import FieldError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range, Unused
 
 
 @dataclass
@@ -30,17 +29,13 @@ class DiscreteSACConfig(SACConfig):
 
     target_entropy: float | None = None
     """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice."""
-    target_entropy_scale: Annotated[float, Range(ge=0, le=1)] = 0.89
+    target_entropy_scale: Annotated[
+        float, Range(ge=0, le=1), Needs("ent_coef", "auto"), Needs("target_entropy", None)
+    ] = 0.89
     """Target entropy as a share of the largest possible one, log n."""
-    noise_correlation: Annotated[float, Range(ge=0, lt=1)] = 0.0
-    """Always 0: a choice among actions has no noise that could go on from step to step."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise_correlation != 0:
-            raise FieldError(
-                "noise_correlation", "discrete actions are drawn anew in each step, so nothing correlates: leave it out"
-            )
+    noise_correlation: Annotated[
+        float, Range(ge=0, lt=1), Unused("a choice among actions has no noise that could go on from step to step")
+    ] = 0.0
 
 
 def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:

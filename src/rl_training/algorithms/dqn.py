@@ -34,7 +34,7 @@ from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, Step
 from rl_training.policies.q_network import ACTING_TAUS, HeadConfig, QNetwork, ReturnDistribution
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 DEFAULT_EPSILON = Schedule(1.0, 0.05, 0.1)
@@ -56,32 +56,32 @@ class DQNConfig(OffPolicyConfig):
     """Separate streams for state value and advantages (Wang et al. 2016)."""
     noisy: bool = False
     """Explore with learned noise in the weights of the head (Fortunato et al. 2018)."""
-    noisy_sigma: Annotated[float, Range(gt=0)] = 0.5
+    noisy_sigma: Annotated[float, Range(gt=0), Needs("noisy", True)] = 0.5
     """Initial scale σ₀ of that noise."""
     distribution: ReturnDistribution = "none"
     """Learn the distribution of returns: as probabilities (C51), as quantiles (QR-DQN) or as a quantile function (IQN)."""
-    num_atoms: Annotated[int, Range(ge=2)] = 51
-    """Categorical: number of returns, evenly spaced from `v_min` to `v_max`."""
-    v_min: float = -10.0
-    """Categorical: smallest return it can represent."""
-    v_max: float = 10.0
-    """Categorical: largest return it can represent."""
-    num_quantiles: Annotated[int, Range(ge=1)] = 200
-    """Quantile: number of quantiles."""
-    num_taus: Annotated[int, Range(ge=1)] = 32
-    """Implicit: fractions drawn per prediction."""
-    num_target_taus: Annotated[int, Range(ge=1)] = 32
-    """Implicit: fractions drawn per target."""
-    kappa: Annotated[float, Range(gt=0)] = 1.0
-    """Quantile and implicit: error at which the Huber loss turns from quadratic to linear."""
+    num_atoms: Annotated[int, Range(ge=2), Needs("distribution", "categorical")] = 51
+    """Number of returns, evenly spaced from `v_min` to `v_max`."""
+    v_min: Annotated[float, Needs("distribution", "categorical")] = -10.0
+    """Smallest return it can represent."""
+    v_max: Annotated[float, Needs("distribution", "categorical")] = 10.0
+    """Largest return it can represent."""
+    num_quantiles: Annotated[int, Range(ge=1), Needs("distribution", "quantile")] = 200
+    """Number of quantiles."""
+    num_taus: Annotated[int, Range(ge=1), Needs("distribution", "implicit")] = 64
+    """Fractions drawn per prediction."""
+    num_target_taus: Annotated[int, Range(ge=1), Needs("distribution", "implicit")] = 64
+    """Fractions drawn per target."""
+    kappa: Annotated[float, Range(gt=0), Needs("distribution", "quantile", "implicit")] = 1.0
+    """Error at which the Huber loss turns from quadratic to linear."""
     munchausen: bool = False
     """Add the scaled log-policy to the reward and bootstrap softly (Vieillard et al. 2020)."""
-    munchausen_alpha: Annotated[float, Range(ge=0, le=1)] = 0.9
-    """Munchausen: weight of the log-policy."""
-    munchausen_tau: Annotated[float, Range(gt=0)] = 0.03
-    """Munchausen: temperature of the softmax policy."""
-    munchausen_clip: Annotated[float, Range(lt=0)] = -1.0
-    """Munchausen: least value of temperature × log-policy."""
+    munchausen_alpha: Annotated[float, Range(ge=0, le=1), Needs("munchausen", True)] = 0.9
+    """Weight of the log-policy."""
+    munchausen_tau: Annotated[float, Range(gt=0), Needs("munchausen", True)] = 0.03
+    """Temperature of the softmax policy."""
+    munchausen_clip: Annotated[float, Range(lt=0), Needs("munchausen", True)] = -1.0
+    """Least value of temperature × log-policy."""
 
     def head(self) -> HeadConfig:
         """What the network puts out."""

@@ -96,6 +96,7 @@ class QRDQNConfig(DQNConfig):
 
     distribution: ReturnDistribution = "quantile"
     adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
+    max_grad_norm: Annotated[float, Range(gt=0)] | None = None
 
 
 class QRDQNAlgorithm(DQNAlgorithm):
@@ -110,6 +111,7 @@ class IQNConfig(DQNConfig):
 
     distribution: ReturnDistribution = "implicit"
     adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
+    max_grad_norm: Annotated[float, Range(gt=0)] | None = None
 
 
 class IQNAlgorithm(DQNAlgorithm):

@@ -91,10 +91,10 @@ class NoisyActionExplorer(Explorer):
         executor: Executor,
         action_space: spaces.Space[Any],
         scale: float | Schedule,
-        theta: float,
+        noise: ActionNoise,
     ):
-        """`scale` is σ of the noise, `theta` the share of it that is forgotten in each step."""
-        self._policy, self._scale, self.noise = policy, scale, ActionNoise(theta)
+        """`scale` is σ of the noise."""
+        self._policy, self._scale, self.noise = policy, scale, noise
         self._size = math.prod(action_space.shape or ())
         self._disturb = executor.for_owner(policy).function(self._disturbed)
 
@@ -117,13 +117,13 @@ class NoisyActionExplorer(Explorer):
 
 
 class CorrelatedSamplingExplorer(NoisyActionExplorer):
-    """Samples from the policy with noise that is correlated from step to step and, once an episode is under way, of variance 1,
-    as the policy's own."""
+    """Samples from the policy with noise that is correlated from step to step and of variance 1, as the policy's own."""
 
     def __init__(
         self, policy: OffPolicyActorCritic, executor: Executor, action_space: spaces.Space[Any], correlation: float
     ):
-        super().__init__(policy, executor, action_space, math.sqrt(1.0 - correlation**2), 1.0 - correlation)
+        noise = ActionNoise(1.0 - correlation, stationary=True)
+        super().__init__(policy, executor, action_space, math.sqrt(1.0 - correlation**2), noise)
 
     def _disturbed(self, obs: ObsTensor, state: ActingState, noise: Tensor, random: RandomSource) -> Acted:
         return self._policy.act(obs, state, generator=Tape([noise]))

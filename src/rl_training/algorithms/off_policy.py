@@ -18,7 +18,7 @@ from rl_training.data.replay_buffer import Prioritization, TransitionBatch
 from rl_training.execution.batches import ObsTensor
 from rl_training.execution.optimizers import FlatParameters
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 DISCRETE_ELSEWHERE = {"Discrete action": "Use an algorithm for discrete actions: discrete_sac, dqn, ppo."}
@@ -58,11 +58,11 @@ class ReplayConfig:
     """Steps of reward in each target before it bootstraps; fewer where an episode ends."""
     prioritized: bool = False
     """Sample transitions in proportion to their last error (Schaul et al. 2016)."""
-    per_alpha: Annotated[float, Range(ge=0, le=1)] = 0.6
+    per_alpha: Annotated[float, Range(ge=0, le=1), Needs("prioritized", True)] = 0.6
     """How strongly priorities shape the sampling: 0 is uniform."""
-    per_beta: Annotated[float | Schedule, Range(ge=0, le=1)] = TO_FULL_CORRECTION
+    per_beta: Annotated[float | Schedule, Range(ge=0, le=1), Needs("prioritized", True)] = TO_FULL_CORRECTION
     """How strongly importance weights correct for it: 1 corrects fully."""
-    per_epsilon: Annotated[float, Range(gt=0)] = 1e-6
+    per_epsilon: Annotated[float, Range(gt=0), Needs("prioritized", True)] = 1e-6
     """Added to every error, so that no transition is forgotten."""
     hindsight: Annotated[float, Range(ge=0, lt=1)] = 0.0
     """Share of sampled transitions whose goal is replaced by one their episode achieved later (HER, Andrychowicz et al. 2017).

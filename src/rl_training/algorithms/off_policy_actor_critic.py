@@ -41,8 +41,9 @@ class ActorCriticConfig(BatchConfig):
     """How far each update moves the target networks towards the online ones."""
     num_critics: Annotated[int, Range(ge=1)] = 2
     """Critics, evaluated together as one ensemble."""
-    policy_delay: Annotated[int, Range(ge=1)] = 1
-    """Updates of the critics per update of the actor."""
+    policy_delay: Annotated[int | None, Range(ge=1)] = 1
+    """Updates of the critics per update of the actor; null for as many as there are per environment step, so that the actor moves
+    once per step however often the critics do."""
     layer_norm: bool = False
     """Layer normalisation in the critics."""
     dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0
@@ -99,6 +100,7 @@ class OffPolicyActorCriticAlgorithm(BatchAlgorithm[ActorCriticConfigT]):
         self.target_critics: nn.Module | None = None
         self.target_encoder: ObservationEncoder | None = None
         self._target_weights: FlatParameters | None = None
+        self.policy_delay = config.policy_delay or max(1, round(self.updates_per_step(config, num_envs=1)))
         self.updates = 0
         self._actor_metrics: Metrics = {}
 
@@ -108,7 +110,7 @@ class OffPolicyActorCriticAlgorithm(BatchAlgorithm[ActorCriticConfigT]):
     def _update(self, batch: TransitionBatch, progress: float) -> Metrics:
         """One gradient step of the critics, and of the actor if it is its turn."""
         self.updates += 1
-        acts = self.updates % self.config.policy_delay == 0
+        acts = self.updates % self.policy_delay == 0
         outcome = self._train_batch(batch, acts, self.generator)
         self._priorities = outcome.errors
         if acts:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rl_training.execution.optimizers import Adam, AdamW, FlatOptimizer, Group, Parameters, RMSprop
-from rl_training.utils.coerce import FieldError, check_fields
-from rl_training.utils.fields import Range
+from rl_training.utils.coerce import check_fields
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 Rate = Annotated[float | Schedule, Range(ge=0)]
 
-_OWN_SETTINGS = {
-    "adam": ("adam_eps", "adam_beta1"),
-    "adamw": ("adam_eps", "adam_beta1", "weight_decay"),
-    "rmsprop": ("rmsprop_eps", "rmsprop_alpha"),
-}
+_ADAM, _ADAMW, _RMSPROP = (Needs("optimizer", *kinds) for kinds in (("adam", "adamw"), ("adamw",), ("rmsprop",)))
 
 
 @dataclass
@@ -30,30 +26,21 @@ class OptimizerConfig:
     """Step size of the observation encoder, where it has weights; null for `learning_rate`."""
     optimizer: Literal["adam", "adamw", "rmsprop"] = "adam"
     """What moves the weights. `rmsprop` is TensorFlow's, with ε inside the root."""
-    weight_decay: Annotated[float, Range(ge=0)] = 0.0
-    """AdamW: share of each weight, times the step size, that every step takes away."""
+    weight_decay: Annotated[float, Range(ge=0), _ADAMW] = 0.0
+    """Share of each weight, times the step size, that every step takes away."""
     max_grad_norm: Annotated[float, Range(gt=0)] | None = None
     """Gradients are scaled down to this global norm; null leaves them as they are."""
-    adam_eps: Annotated[float, Range(gt=0)] = 1e-8
+    adam_eps: Annotated[float, Range(gt=0), _ADAM] = 1e-8
     """ε of Adam and AdamW."""
-    adam_beta1: Annotated[float, Range(ge=0, lt=1)] = 0.9
+    adam_beta1: Annotated[float, Range(ge=0, lt=1), _ADAM] = 0.9
     """β₁ of Adam and AdamW."""
-    rmsprop_alpha: Annotated[float, Range(ge=0, lt=1)] = 0.99
+    rmsprop_alpha: Annotated[float, Range(ge=0, lt=1), _RMSPROP] = 0.99
     """Decay of RMSprop's mean of squared gradients."""
-    rmsprop_eps: Annotated[float, Range(gt=0)] = 1e-5
+    rmsprop_eps: Annotated[float, Range(gt=0), _RMSPROP] = 1e-5
     """ε of RMSprop."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        used = _OWN_SETTINGS[self.optimizer]
-        for field in fields(self):
-            known = {name for names in _OWN_SETTINGS.values() for name in names}
-            if field.name in known - set(used) and getattr(self, field.name) != field.default:
-                owners = [kind for kind, names in _OWN_SETTINGS.items() if field.name in names]
-                raise FieldError(
-                    field.name,
-                    f"means nothing to {self.optimizer}: leave it out, or set optimizer to {' or '.join(owners)}",
-                )
 
 
 Role = tuple[Parameters, float | Schedule | None]

@@ -16,7 +16,7 @@ from rl_training.execution.draws import RandomSource
 from rl_training.execution.executor import recordable
 from rl_training.execution.optimizers import StepReport
 from rl_training.execution.scalar import Scalar
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 
@@ -39,7 +39,7 @@ class PPOConfig(OnPolicyConfig):
     """Give each minibatch's advantages mean 0 and standard deviation 1."""
     target_kl: Annotated[float | None, Range(gt=0)] = None
     """Stop the epochs of an update once the approximate KL divergence exceeds this; none by default."""
-    recompute_advantages: bool = False
+    recompute_advantages: Annotated[bool, Needs("update_epochs", above=1)] = False
     """Compute values and advantages anew before each further epoch (Andrychowicz et al. 2021)."""
 
 

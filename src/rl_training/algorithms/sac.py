@@ -34,7 +34,8 @@ from rl_training.policies.critics import Members
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
@@ -47,9 +48,11 @@ class SACRuleConfig(ActorCriticConfig):
     """What of the critics' values the actor climbs."""
     ent_coef: Annotated[float, Range(ge=0)] | Literal["auto"] = "auto"
     """Entropy temperature α; `auto` learns it."""
-    initial_ent_coef: Annotated[float, Range(gt=0)] = 1.0
+    initial_ent_coef: Annotated[float, Range(gt=0), Needs("ent_coef", "auto")] = 1.0
     """First value of a learned temperature."""
-    target_entropy: float | None = None
+    temperature_learning_rate: Annotated[float | Schedule | None, Range(ge=0), Needs("ent_coef", "auto")] = None
+    """Step size of a learned temperature; null for `learning_rate`."""
+    target_entropy: Annotated[float | None, Needs("ent_coef", "auto")] = None
     """Entropy that a learned temperature keeps; null for −1 per action dimension."""
 
     @property
@@ -89,7 +92,7 @@ class SACBase(OffPolicyActorCriticAlgorithm[SACConfigT]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        config, rate = self.config, self.config.actor_learning_rate
+        config, rate = self.config, self.config.temperature_learning_rate
         self.temperature = Temperature(
             config.initial_ent_coef if config.ent_coef == "auto" else config.ent_coef,
             self._target_entropy() if config.ent_coef == "auto" else None,

@@ -17,7 +17,7 @@ class REDQConfig(SACConfig):
     critic_subset: Annotated[int, Range(ge=1)] | None = 2
     actor_value: Literal["min", "mean"] = "mean"
     gradient_steps: Annotated[int, Range(ge=1)] = 20
-    policy_delay: Annotated[int, Range(ge=1)] = 20
+    policy_delay: Annotated[int | None, Range(ge=1)] = None
 
 
 class REDQAlgorithm(SamplingAlgorithm, SACBase[REDQConfig]):
@@ -34,7 +34,7 @@ class DroQConfig(SACConfig):
     dropout: Annotated[float, Range(ge=0, lt=1)] = 0.01
     actor_value: Literal["min", "mean"] = "mean"
     gradient_steps: Annotated[int, Range(ge=1)] = 20
-    policy_delay: Annotated[int, Range(ge=1)] = 20
+    policy_delay: Annotated[int | None, Range(ge=1)] = None
 
 
 class DroQAlgorithm(SamplingAlgorithm, SACBase[DroQConfig]):

@@ -26,10 +26,11 @@ from rl_training.algorithms.off_policy_actor_critic import (
 from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.draws import RandomSource, normal
 from rl_training.execution.optimizers import FlatParameters, slow_copies
+from rl_training.policies.action_noise import ActionNoise
 from rl_training.policies.actors import DeterministicActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 
@@ -37,10 +38,10 @@ from rl_training.utils.schedules import Schedule
 class TD3RuleConfig(ActorCriticConfig):
     """Hyperparameters of TD3's update rule. Noise is in units of half the action range."""
 
-    policy_delay: Annotated[int, Range(ge=1)] = 2
+    policy_delay: Annotated[int | None, Range(ge=1)] = 2
     target_noise: Annotated[float, Range(ge=0)] = 0.2
     """Standard deviation of the noise that smooths the target over similar actions."""
-    target_noise_clip: Annotated[float, Range(ge=0)] = 0.5
+    target_noise_clip: Annotated[float, Range(ge=0), Needs("target_noise", above=0)] = 0.5
     """Largest such noise."""
 
 
@@ -52,8 +53,8 @@ class TD3Config(ActorCriticReplayConfig, TD3RuleConfig):
     """Exploration noise: independent from step to step, or drifting."""
     exploration_noise: Annotated[float | Schedule, Range(ge=0)] = 0.1
     """Its scale σ."""
-    noise_theta: Annotated[float, Range(ge=0, le=1)] = 0.15
-    """Ornstein-Uhlenbeck: share of the noise that is forgotten in each step."""
+    noise_theta: Annotated[float, Range(ge=0, le=1), Needs("action_noise", "ornstein_uhlenbeck")] = 0.15
+    """Share of the noise that is forgotten in each step."""
 
     def __post_init__(self) -> None:
         TD3RuleConfig.__post_init__(self)
@@ -134,8 +135,8 @@ class TD3Algorithm(OffPolicyAlgorithm, TD3Base[TD3Config]):
 
     def make_explorer(self) -> Explorer:
         config = self.config
-        theta = config.noise_theta if config.action_noise == "ornstein_uhlenbeck" else 1.0
-        return NoisyActionExplorer(self.policy, self.executor, self.action_space, config.exploration_noise, theta)
+        noise = ActionNoise(config.noise_theta if config.action_noise == "ornstein_uhlenbeck" else 1.0)
+        return NoisyActionExplorer(self.policy, self.executor, self.action_space, config.exploration_noise, noise)
 
 
 @dataclass
@@ -144,7 +145,7 @@ class DDPGConfig(TD3Config):
 
     learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
     num_critics: Annotated[int, Range(ge=1)] = 1
-    policy_delay: Annotated[int, Range(ge=1)] = 1
+    policy_delay: Annotated[int | None, Range(ge=1)] = 1
     target_noise: Annotated[float, Range(ge=0)] = 0.0
 
 

@@ -4,7 +4,7 @@ whose target leaves the most optimistic of them out."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from rl_training.data.replay_buffer import TransitionBatch
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.q_network import midpoints
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Range, Unused
 
 
 @dataclass
@@ -24,6 +24,9 @@ class TQCConfig(SACConfig):
     """Hyperparameters of TQC."""
 
     num_critics: Annotated[int, Range(ge=1)] = 5
+    actor_value: Annotated[
+        Literal["min", "mean"], Unused("the actor climbs the mean of all quantiles of all critics")
+    ] = "mean"
     num_quantiles: Annotated[int, Range(ge=1)] = 25
     """Quantiles that each critic predicts."""
     drop_quantiles: Annotated[int, Range(ge=0)] = 2

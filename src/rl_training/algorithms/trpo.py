@@ -20,7 +20,7 @@ from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.distributions import Distribution
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, NonFiniteError
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
 CG_TOLERANCE = 1e-10
@@ -39,7 +39,7 @@ class TRPOConfig(RolloutConfig):
     """Multiple of the identity that is added to the Fisher matrix."""
     fisher_fraction: Annotated[float, Range(gt=0, le=1)] = 1.0
     """Share of the rollout's steps, drawn anew for each update, that the Fisher matrix is estimated from; less is faster."""
-    backtrack_coef: Annotated[float, Range(gt=0, lt=1)] = 0.8
+    backtrack_coef: Annotated[float, Range(gt=0, lt=1), Needs("backtrack_steps", above=1)] = 0.8
     """Factor by which a refused step is shortened."""
     backtrack_steps: Annotated[int, Range(ge=1)] = 10
     """Step lengths tried before the policy is left as it was."""

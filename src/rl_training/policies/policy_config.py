@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from rl_training.policies.encoder_registry import register_encoder
 from rl_training.utils.coerce import FieldError, check_fields
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 
 Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 """What hidden layers are computed in during updates."""
@@ -32,9 +32,9 @@ class PolicyConfig:
     """Let actor and critic share one body instead of having one each."""
     orthogonal_init: bool = True
     """Start from orthogonal weights and zero biases; otherwise PyTorch's own initialisation."""
-    log_std_init: Annotated[float, Range(ge=-20, le=2)] = 0.0
+    log_std_init: Annotated[float, Range(ge=-20, le=2), Needs("the action space", "Box")] = 0.0
     """First value of the logarithm of the standard deviation of Box actions."""
-    squash: bool = False
+    squash: Annotated[bool, Needs("the action space", "Box")] = False
     """Pass Box actions through tanh (squashed Gaussian), so that they stay inside their bounds."""
 
     def __post_init__(self) -> None:

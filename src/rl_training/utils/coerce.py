@@ -1,8 +1,8 @@
 """Builds config dataclasses from plain values, and says what is wrong with those that do not fit.
 
 Field types understood: int, float, bool, str, Literal, X | None, tuple[T, ...], list[T], dict[str, Any],
-nested dataclasses, unions such as `float | Schedule`, and `Annotated` with `Range` or `Check` around any of
-them.
+nested dataclasses, unions such as `float | Schedule`, and `Annotated` with `Range`, `Check`, `Needs` or `Unused`
+around any of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union
 
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.fields import Check, Range
+from rl_training.utils.fields import Check, Range, as_yaml, conditions, idle_fields
 from rl_training.utils.printable import quoted
 
 show = quoted
@@ -64,6 +64,41 @@ def check_fields(instance: Any) -> None:
     for field in dataclasses.fields(instance):
         value = _coerce(getattr(instance, field.name), hints[field.name], field.name)
         object.__setattr__(instance, field.name, value)  # frozen dataclasses too
+    check_idle(instance)
+
+
+def check_idle(instance: Any, default: Any = None, facts: Mapping[str, Any] | None = None) -> None:
+    """Raises FieldError for a field that means nothing beside the others and yet has another value than in `default`, by default
+    that of the class. `facts` are what the instance cannot know itself."""
+    cls: type = type(instance)
+    if conditions(cls):
+        for name, problem in idle_fields(cls, {**_values(instance), **(facts or {})}).items():
+            usual = _class_default(cls, name) if default is None else getattr(default, name)
+            if getattr(instance, name) != usual:
+                raise FieldError(name, problem)
+
+
+def working_values(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass instance as plain values, without those that mean nothing beside the others."""
+    idle = idle_fields(type(instance), _values(instance))
+    return {name: value for name, value in plain_value(instance).items() if name not in idle}
+
+
+def without_idle(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` for a dataclass without those that would mean nothing, which earlier versions wrote out with the rest."""
+    assert dataclasses.is_dataclass(cls)
+    defaults = {field.name: _class_default(cls, field.name) for field in dataclasses.fields(cls)}
+    idle = idle_fields(cls, {**defaults, **values})
+    return {name: value for name, value in values.items() if name not in idle}
+
+
+def _values(instance: Any) -> dict[str, Any]:
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+
+
+def _class_default(cls: type, name: str) -> Any:
+    field = cls.__dataclass_fields__[name]  # type: ignore[attr-defined]
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def plain_value(value: Any, key: str = "") -> Any:
@@ -108,7 +143,7 @@ def type_name(annotation: Any) -> str:
     if _is_dataclass_type(annotation):
         return annotation.__name__.lower()
     if typing.get_origin(annotation) is Literal:
-        return "one of " + ", ".join(map(_as_yaml, typing.get_args(annotation)))
+        return "one of " + ", ".join(map(as_yaml, typing.get_args(annotation)))
     if _is_union(annotation):
         return " or ".join(type_name(member) for member in typing.get_args(annotation))
     if typing.get_origin(annotation) in (tuple, list):
@@ -117,10 +152,6 @@ def type_name(annotation: Any) -> str:
         return "mapping"
     names = {int: "integer", float: "number", bool: "true or false", str: "text", types.NoneType: "null"}
     return names[annotation]
-
-
-def _as_yaml(choice: object) -> str:
-    return str(choice).lower() if isinstance(choice, bool) else str(choice)
 
 
 def range_text(annotation: Any) -> str:
@@ -152,7 +183,9 @@ def _build(cls: type[T], values: Mapping[str, Any], prefix: str) -> T:
         if required and name not in ready:
             raise FieldError(join(prefix, name), f"missing; give it a value ({type_name(hints[name])})")
     try:
-        return cls(**ready)
+        built = cls(**ready)
+        check_idle(built)  # also of a class that does not check itself
+        return built
     except FieldError as error:
         raise FieldError(join(prefix, error.key), error.problem) from None
     except ConfigError as error:
@@ -245,8 +278,7 @@ def _coerce_union(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...]
 def _coerce_dataclass(value: Any, cls: type, key: str, rules: tuple[Rule, ...]) -> Any:
     if isinstance(value, cls):
         # Built anew, so that two configs never share a section that one of them changes.
-        values = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
-        built = _build(type(value), values, key)
+        built = _build(type(value), _values(value), key)
     else:
         built = _build(cls, value, key)
     for name in getattr(cls, "ranged_fields", ()):
@@ -260,7 +292,7 @@ def _coerce_choice(value: Any, choices: tuple[Any, ...], key: str) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:
             return choice
-    known = ", ".join(map(_as_yaml, choices))
+    known = ", ".join(map(as_yaml, choices))
     raise FieldError(key, f"must be one of {known}, got {quoted(value)}{did_you_mean(value, map(str, choices))}")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import complete_config
 from rl_training.experiment.run.reference import Reference
@@ -22,7 +22,7 @@ def find_reference(config: TrainConfig) -> Reference | None:
     wanted = _decisive(config)
     for result in shipped_results():
         if (result.algo, result.env_id) == (config.algo, config.env_id) and any(seed.curve for seed in result.seeds):
-            measured, _ = complete_config(in_todays_keys(result.config))
+            measured, _ = complete_config(stored_config(result.config))
             if _decisive(measured) == wanted:
                 return reference_of(result)
     return None
@@ -37,15 +37,6 @@ def reference_of(result: ResultFile) -> Reference:
         last_scores=tuple(seed.last for seed in result.seeds),
         curves=tuple(tuple(seed.curve) for seed in result.seeds if seed.curve),
     )
-
-
-def in_todays_keys(stored: Mapping[str, Any]) -> TrainConfig:
-    """The config of a result, which may be older than some keys: `compile` is gone, `critic_hidden_sizes` belongs to the policy."""
-    values = {key: value for key, value in stored.items() if key != "compile"}
-    hyperparams = dict(values["hyperparams"])
-    critic_sizes = hyperparams.pop("critic_hidden_sizes", None)
-    own = {} if critic_sizes is None else {"critic_hidden_sizes": critic_sizes}
-    return TrainConfig(**{**values, "hyperparams": hyperparams, "policy": {**values["policy"], **own}})
 
 
 def _decisive(config: TrainConfig) -> dict[str, Any]:

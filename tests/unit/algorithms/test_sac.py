@@ -265,10 +265,9 @@ class TestActor:
 
 
 class TestTemperature:
-    def test_a_learned_one_follows_the_actor(self) -> None:
-        algorithm = make(
-            SACAlgorithm, initial_ent_coef=0.5, actor_learning_rate=0.1, learning_rate=0.0, target_entropy=-100.0
-        )
+    def test_a_learned_one_follows_the_actor_at_its_own_rate(self) -> None:
+        rates = {"actor_learning_rate": 0.05, "learning_rate": 0.0, "temperature_learning_rate": 0.1}
+        algorithm = make(SACAlgorithm, initial_ent_coef=0.5, target_entropy=-100.0, **rates)
         metrics = algorithm.update(random_batch(), 0.0)
         assert metrics["alpha"].item() == pytest.approx(0.5), "before the update"
         assert algorithm.temperature.alpha.item() == pytest.approx(0.5 * math.exp(-0.1), rel=1e-4)
@@ -312,7 +311,10 @@ def test_learning_rates_follow_their_schedules() -> None:
     assert learning_rates(both) == pytest.approx({"critics": 0.075, "actor": 0.075, "temperature": 0.075})
     apart = make(SACAlgorithm, learning_rate=Schedule(0.1, 0.0), actor_learning_rate=Schedule(0.0, 0.02, 0.5))
     assert apart.update(random_batch(), 0.25)["learning_rate"].item() == pytest.approx(0.075)
-    assert learning_rates(apart) == pytest.approx({"critics": 0.075, "actor": 0.01, "temperature": 0.01})
+    assert learning_rates(apart) == pytest.approx({"critics": 0.075, "actor": 0.01, "temperature": 0.075})
+    own = make(SACAlgorithm, temperature_learning_rate=0.3)
+    own.update(random_batch(), 0.25)
+    assert learning_rates(own) == pytest.approx({"critics": 3e-4, "actor": 3e-4, "temperature": 0.3})
 
 
 def test_gradients_are_clipped_where_asked() -> None:
@@ -397,9 +399,10 @@ def test_correlated_noise_follows_its_recursion_and_starts_anew_with_an_episode(
         return ((torch.atanh(actions) - gaussian.mean) / gaussian.log_std.exp()).detach()
 
     first, second, third, fourth = (0.6 * torch.randn(3, 2, generator=draws) for _ in range(4))  # 0.6 = √(1 − 0.8²)
+    first = first / 0.6  # an episode begins with the variance that it keeps
     torch.testing.assert_close(noise_of_a_step(), first, atol=1e-4, rtol=1e-4)
     explorer.episodes_ended(torch.tensor([False, True, False]))
-    noise = torch.where(torch.tensor([[False], [True], [False]]), second, rho * first + second)
+    noise = torch.where(torch.tensor([[False], [True], [False]]), second / 0.6, rho * first + second)
     torch.testing.assert_close(noise_of_a_step(), noise, atol=1e-4, rtol=1e-4)
     saved = through_codec(explorer.state_dict())
     noise = rho * noise + third

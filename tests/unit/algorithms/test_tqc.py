@@ -1,5 +1,7 @@
 """TQC: the truncation and the loss by hand, and the parts it leaves to SAC."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -118,9 +120,27 @@ def test_a_terminal_step_has_no_future() -> None:
 def test_redq_and_droq_are_sac_with_other_settings() -> None:
     redq, droq = REDQConfig(), DroQConfig()
     assert (redq.num_critics, redq.critic_subset, redq.actor_value) == (10, 2, "mean")
-    assert redq.gradient_steps == redq.policy_delay == 20  # one update of the actor per environment step
+    assert redq.gradient_steps == 20
     assert (droq.num_critics, droq.layer_norm, droq.dropout, droq.actor_value) == (2, True, 0.01, "mean")
-    assert droq.gradient_steps == droq.policy_delay == 20
+    assert droq.gradient_steps == 20
     policy = REDQAlgorithm(OBS, ACT, redq, PolicyConfig(hidden_sizes=(8,))).policy
     assert policy.critics(torch.zeros(1, 5)).shape == (10, 1, 1)
     assert len(DroQAlgorithm(OBS, ACT, droq, PolicyConfig(hidden_sizes=(8, 8))).policy.critics.norms) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "delay"),
+    [
+        ({}, 20),
+        ({"gradient_steps": 3}, 3),
+        ({"gradient_steps": 32, "train_frequency": 32}, 1),
+        ({"gradient_steps": 16, "train_frequency": 32}, 1),
+        ({"gradient_steps": 3, "policy_delay": 7}, 7),
+    ],
+)
+@pytest.mark.parametrize("kind", [REDQAlgorithm, DroQAlgorithm])
+def test_the_actor_of_redq_and_droq_moves_once_per_environment_step(
+    kind: Any, settings: dict[str, int], delay: int
+) -> None:
+    algorithm = kind(OBS, ACT, kind.config_class(**settings), PolicyConfig(hidden_sizes=(8,)))
+    assert algorithm.policy_delay == delay

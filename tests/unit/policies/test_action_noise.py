@@ -58,6 +58,23 @@ def test_the_spread_is_that_of_the_stationary_process() -> None:
     assert correlation == pytest.approx(0.85, abs=0.03)
 
 
+def test_a_stationary_one_has_its_spread_from_the_first_step_of_every_episode() -> None:
+    noise, generator = ActionNoise(0.03, stationary=True), seeded()
+    spread = math.sqrt(1 - 0.97**2)
+    for step in range(4):
+        sample = noise.sample((4000, 3), spread, generator)
+        assert sample.std().item() == pytest.approx(1.0, abs=0.02), step
+        assert sample[:2000].std().item() == pytest.approx(1.0, abs=0.03), step
+        noise.reset(torch.arange(4000) < 2000)
+    again, e = ActionNoise(0.25, stationary=True), draws(2)
+    generator = seeded()
+    first = again.sample(SHAPE, 2.0, generator)
+    torch.testing.assert_close(first, 2 * e[0] / math.sqrt(1 - 0.75**2))
+    again.reset(torch.tensor([False, True]))
+    second = torch.stack([0.75 * first[0] + 2 * e[1][0], 2 * e[1][1] / math.sqrt(1 - 0.75**2)])
+    torch.testing.assert_close(again.sample(SHAPE, 2.0, generator), second)
+
+
 def test_it_starts_anew_where_an_episode_ended_and_only_there() -> None:
     noise, generator = ActionNoise(0.5), seeded()
     e = draws(3)

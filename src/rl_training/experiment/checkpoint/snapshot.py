@@ -15,6 +15,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.replay_segments import saved_replay
 from rl_training.experiment.checkpoint.store import Checkpoint
+from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.policies.spec import PolicySpec
 from rl_training.runtime.trainer import BaseTrainer
@@ -73,7 +74,7 @@ def config_of(checkpoint: Checkpoint, expected_algo: str | None = None) -> Train
     if not isinstance(values, dict):
         raise CheckpointError(f"checkpoint {checkpoint.path} holds no config")
     try:
-        config = TrainConfig(**values)
+        config = stored_config(values)
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path}: its config is not valid: {error}") from error
     if config.algo != algo:

@@ -11,7 +11,7 @@ from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.config.yaml_files import dump_yaml
 from rl_training.utils.coerce import plain_value, range_text, type_name
-from rl_training.utils.fields import field_docs
+from rl_training.utils.fields import conditions, field_docs
 from rl_training.utils.schedules import Schedule
 
 _INTRODUCTION = """\
@@ -52,7 +52,10 @@ def _variant(cls: type, parent: type, parent_algo: str) -> str:
     inherited = {field.name: _default(field) for field in dataclasses.fields(parent)}
     own = {field.name: _default(field) for field in dataclasses.fields(cls)}
     docs, parent_docs = field_docs(cls), field_docs(parent)
-    told_anew = [name for name in own if docs[name] != parent_docs.get(name)]
+    needs, parent_needs = conditions(cls), conditions(parent)
+    told_anew = [
+        name for name in own if docs[name] != parent_docs.get(name) or needs.get(name) != parent_needs.get(name)
+    ]
     changed = [f"`{name}` {own[name]}" for name in own if name not in told_anew and own[name] != inherited[name]]
     text = f"The keys of `{parent_algo}`" + (f", with other defaults: {', '.join(changed)}." if changed else ".")
     if told_anew:
@@ -80,7 +83,8 @@ def field_table(cls: type, skip: typing.Collection[str] = ()) -> str:
     for field in dataclasses.fields(cls):
         if field.name not in skip:
             hint = hints[field.name]
-            cells = (f"`{field.name}`", type_name(hint), _default(field), range_text(hint), docs[field.name])
+            about = " ".join([docs[field.name], *map(str, conditions(cls).get(field.name, ()))])
+            cells = (f"`{field.name}`", type_name(hint), _default(field), range_text(hint), about)
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 

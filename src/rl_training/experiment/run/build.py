@@ -34,14 +34,15 @@ from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
 from rl_training.runtime.trainer import BaseTrainer, OfflineTrainer, OffPolicyTrainer, OnPolicyTrainer
-from rl_training.utils.coerce import plain_value
+from rl_training.utils.coerce import FieldError, check_idle, working_values
 from rl_training.utils.errors import ConfigError, EnvCreationError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, obs_layout, space_name
 
 
 def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, Any]:
-    """The config with every hyperparameter written out, and the hyperparameters as the algorithm's own dataclass."""
+    """The config with every hyperparameter written out that means something beside the others, and the hyperparameters as the
+    algorithm's own dataclass."""
     config = source.config if isinstance(source, ResolvedConfig) else source
     locate: Callable[[str], str | None] = source.locate if isinstance(source, ResolvedConfig) else lambda key: None
     info = registry.algorithm_info(config.algo, locate("algo"))
@@ -68,7 +69,7 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
             raise ConfigError(
                 f"{place + ': ' if place else ''}policy.{key} means nothing to {info.name}: leave it out."
             )
-    return replace(config, hyperparams=plain_value(hyperparams)), hyperparams
+    return replace(config, hyperparams=working_values(hyperparams)), hyperparams
 
 
 def _check_overlap(config: TrainConfig, algorithm_class: type[Algorithm[Any, Any]], place: str | None) -> None:
@@ -223,6 +224,11 @@ def build_algorithm(
     algorithm_class = registry.load(config.algo)
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
+    usual = build_dataclass(PolicyConfig, registry.algorithm_info(config.algo).policy)
+    try:
+        check_idle(config.policy, usual, {"the action space": space_name(action_space)})
+    except FieldError as error:
+        raise FieldError(f"policy.{error.key}", error.problem) from None
     if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
         name = registry.algorithm_info(config.algo).name
         raise ConfigError(f"env.normalize_rewards is not for {name}: rewards in its replay buffer would change scale.")

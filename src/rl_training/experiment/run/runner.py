@@ -13,6 +13,7 @@ from rl_training.experiment.checkpoint.replay_segments import ReplaySegments
 from rl_training.experiment.checkpoint.snapshot import Spaces, check_policy_fits, config_of, spaces_of
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
 from rl_training.experiment.config.loader import ResolvedConfig, resolve
+from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
 from rl_training.experiment.run.changes import (
@@ -156,7 +157,7 @@ def _current_config(run_dir: Path, saved: TrainConfig) -> TrainConfig:
     if not path.exists():
         return saved
     # What a resume has changed stands in the lineage first; a kill can come before it stands in the file.
-    current = resolve(path, _recorded(run_dir), "metadata.json").config
+    current = stored_config(resolve(path, _recorded(run_dir), "metadata.json").config.to_dict())
     if current.algo != saved.algo:
         raise UserError(f"{path} is for algorithm {current.algo!r}, but the run's checkpoints are of {saved.algo!r}.")
     expected = resolve(saved, _recorded(run_dir), "metadata.json").config.to_dict()
