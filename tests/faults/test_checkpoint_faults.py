@@ -13,7 +13,7 @@ import torch
 
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, read_checkpoint, write_checkpoint
 from rl_training.utils import failpoints
-from rl_training.utils.errors import CheckpointError
+from rl_training.utils.errors import CheckpointError, WriteError
 
 FILES = ["policy.safetensors", "algorithm.safetensors", "runtime.safetensors", "state.json", "manifest.json"]
 
@@ -39,6 +39,10 @@ def whole_value(checkpoint: Checkpoint) -> int:
     }
     assert len(values) == 1, f"a mixture of {values}"
     return int(values.pop())
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def save(store: CheckpointStore, step: int, value: int) -> None:
@@ -81,14 +85,20 @@ def test_a_damaged_checkpoint_is_named_set_aside_and_the_previous_one_used(file,
     save(store, 100, 1)
     save(store, 200, 2)
     DAMAGES[damage](store.path(200) / file)
+    before = contents(tmp_path)
     checkpoint, messages = store.load_latest()
+    assert whole_value(checkpoint) == 1
+    assert len(messages) == 1 and file in messages[0] and messages[0].endswith("passed over")
+    assert contents(tmp_path) == before, "a reader mends nothing"
+    checkpoint, messages = store.recover()  # the run's one writer does
+    store.roll_back(100, 100)
     assert whole_value(checkpoint) == 1
     assert len(messages) == 1
     assert "step_000000200" in messages[0] and file in messages[0]
     assert messages[0].endswith("set aside as damaged-step_000000200")
     assert store.steps() == [100]
     assert (tmp_path / "damaged-step_000000200").is_dir()
-    assert (tmp_path / "latest").read_text() == "step_000000100\n"
+    assert (tmp_path / "latest").read_text() == (tmp_path / "best").read_text() == "step_000000100\n"
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -114,7 +124,7 @@ def test_several_damaged_ones_and_a_name_that_is_taken(tmp_path):
     (store.path(200) / "state.json").unlink()
     (store.path(300) / "manifest.json").unlink()
     (tmp_path / "damaged-step_000000300").mkdir()
-    checkpoint, messages = store.load_latest()
+    checkpoint, messages = store.recover()
     assert whole_value(checkpoint) == 100
     assert ["damaged-step_000000300-1" in messages[0], "damaged-step_000000200" in messages[1]] == [
         True,
@@ -176,7 +186,7 @@ def test_disk_full_at_every_boundary(scenario, tmp_path, monkeypatch):
         monkeypatch.setenv(failpoints.ENV_VAR, f"checkpoint.write@{count}=enospc")
         try:
             save(store, step, 2)
-        except CheckpointError as error:
+        except WriteError as error:
             assert "disk full" in str(error) and str(store.path(step)) in str(error)
         else:
             break
@@ -195,7 +205,7 @@ def test_disk_full_at_every_boundary(scenario, tmp_path, monkeypatch):
         assert list(store.folder.glob(".*")) == []
     assert outcomes == sorted(outcomes, key=lambda value: value == 2), "once new, it stays new"
     assert outcomes[0] == old and outcomes[-1] == 2
-    assert len(outcomes) >= 15
+    assert len(outcomes) >= 11  # fewest for a step that is saved again: its pointers need not change
 
 
 def save_in_killed_child(store: CheckpointStore, step: int, count: int) -> bool:
@@ -235,7 +245,7 @@ def test_sigkill_at_every_boundary(scenario, tmp_path):
         assert list(store.folder.glob(".*")) == []
         assert store.steps() == [step + 1]
     assert outcomes[0] == old and outcomes[-1] == 2
-    assert len(outcomes) >= 15
+    assert len(outcomes) >= 11  # fewest for a step that is saved again: its pointers need not change
 
 
 def test_a_misspelt_failpoint_is_an_error(monkeypatch):

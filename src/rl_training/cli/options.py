@@ -17,6 +17,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from rl_training.cli import failures
 from rl_training.utils.coerce import did_you_mean
+from rl_training.utils.disk import replace_file
 from rl_training.utils.errors import UserError
 from rl_training.utils.printable import printable, quoted
 from rl_training.utils.safe_files import require_replaceable
@@ -268,13 +269,11 @@ def print_json(value: Any) -> None:
 
 def write_output(path: Path, text: str) -> None:
     """Writes a result to the file that --output names; only a regular file is ever replaced."""
-    from rl_training.experiment.run.run_dir import write_atomically
-
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file in it, e.g. --output {path / 'report.html'}")
     require_replaceable(path)
     try:
-        write_atomically(path, text)
+        replace_file(path, text.encode())
     except OSError as error:
         raise UserError(f"cannot write --output {path}: {error.strerror}. Name another file") from error
 

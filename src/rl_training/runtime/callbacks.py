@@ -146,6 +146,7 @@ class SaveCheckpoints(Callback):
     def __init__(self, save: Callable[[int, bool], None], *, every: int):
         self._save, self._every = save, Every(every)
         self.best = float("-inf")
+        self.best_step: int | None = None
         self.saved_step = -1
         self._best_pending = self._evaluated_since = False
 
@@ -169,11 +170,14 @@ class SaveCheckpoints(Callback):
     def _write(self, trainer: BaseTrainer) -> None:
         best, self._best_pending, self._evaluated_since = self._best_pending, False, False
         self.saved_step = trainer.global_step
+        if best:
+            self.best_step = trainer.global_step
         with trainer.timer.stage("checkpoint"):
             self._save(trainer.global_step, best)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "saved_step": self.saved_step}
+        return {"best": self.best, "best_step": self.best_step, "saved_step": self.saved_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.saved_step = state["best"], state["saved_step"]
+        self.best_step = state.get("best_step")

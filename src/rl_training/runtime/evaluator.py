@@ -53,6 +53,21 @@ class EvaluationResult:
             float(np.mean(successes)) if len(successes) and np.isfinite(successes).all() else None,
         )
 
+    @classmethod
+    def from_state(cls, state: dict[str, Any] | None) -> EvaluationResult | None:
+        """The result in a checkpoint, if it holds one."""
+        if state is None:
+            return None
+        numbers = {name: float(state[name]) for name in ("mean", "std", "ci_low", "ci_high")}
+        success = state["success_rate"]
+        return cls(
+            **numbers,
+            returns=tuple(float(value) for value in state["returns"]),
+            lengths=tuple(int(value) for value in state["lengths"]),
+            deterministic=bool(state["deterministic"]),
+            success_rate=None if success is None else float(success),
+        )
+
     @property
     def episodes(self) -> int:
         return len(self.returns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from operator import index
 from typing import Any
 
@@ -135,6 +136,9 @@ class BaseTrainer(ABC):
             "previous_step": self.previous_step,
             "iterations": self.iterations,
             "resume_count": self.resume_count,
+            "stop_reason": None if self.interrupted else self.stop_reason,
+            "metrics": {name: float(value) for name, value in self.metrics.items()},
+            "last_evaluation": None if self.last_evaluation is None else asdict(self.last_evaluation),
             "timer": self.timer.state_dict(),
             "callbacks": {callback.key: callback.state_dict() for callback in self.callbacks},
             "global_random": self.global_random.state_dict(),
@@ -145,6 +149,9 @@ class BaseTrainer(ABC):
         self._started = True
         self.global_step, self.previous_step = index(state["global_step"]), index(state["previous_step"])
         self.iterations, self.resume_count = index(state["iterations"]), index(state["resume_count"]) + 1
+        # The end of a run reports these once more, and a run that its own rules ended goes no further: a resume must know them.
+        self.stop_reason, self.metrics = state.get("stop_reason"), dict(state.get("metrics", {}))
+        self.last_evaluation = EvaluationResult.from_state(state.get("last_evaluation"))
         self.timer.load_state_dict(state["timer"])
         for callback in self.callbacks:
             if callback.key in state["callbacks"]:

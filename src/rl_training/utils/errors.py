@@ -35,6 +35,10 @@ class CheckpointError(AxiomError):
     """A checkpoint that is damaged, incomplete or not ours."""
 
 
+class WriteError(AxiomError):
+    """A file could not be written: the disk is full, broken or read-only. What was saved before is untouched."""
+
+
 class EnvWorkerError(AxiomError):
     """An environment worker process died."""
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from rl_training.experiment.run.metadata import versions
 from rl_training.experiment.run.run_dir import write_atomically
+from rl_training.utils.disk import replace_file
 from rl_training.utils.errors import UserError
 from rl_training.utils.safe_files import read_json
 from rl_training.version import __version__
@@ -125,7 +126,7 @@ def claim_folder(output: Path, name: str) -> None:
         raise UserError(f"{output} is not empty and not the folder of a benchmark. Choose another one: --output FOLDER")
     try:
         output.mkdir(parents=True, exist_ok=True)
-        write_atomically(identity, json.dumps({"format": 1, "name": name}) + "\n")
+        replace_file(identity, json.dumps({"format": 1, "name": name}).encode() + b"\n")
     except OSError as error:
         raise UserError(
             f"cannot write to {output}: {error.strerror}. Choose another folder: --output FOLDER"

@@ -163,7 +163,7 @@ def test_the_saved_state_of_the_checkpoint_callback_includes_the_save_itself() -
     states: list[Any] = []
     callback = SaveCheckpoints(lambda step, best: states.append(callback.state_dict()), every=100)
     Loop(callback).step_to(100)
-    assert states == [{"best": float("-inf"), "saved_step": 100}]
+    assert states == [{"best": float("-inf"), "best_step": None, "saved_step": 100}]
 
 
 class Remembers(Callback):

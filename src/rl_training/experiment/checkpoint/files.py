@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import re
-import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,12 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from rl_training.experiment.checkpoint.codec import DTYPE_CODES, Json
+from rl_training.utils.disk import create_file
 from rl_training.utils.errors import CheckpointError
 
 MAX_TENSOR_HEADER: Final = 100_000_000
 """The safetensors format's own limit on its header, in bytes."""
-
-_WORKING_NAME = re.compile(r"\.(?P<kind>tmp|old|del)-(?P<name>.+)-(?P<pid>\d{1,10})")
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,15 @@ class FileRecord:
 def write_bytes(path: Path, chunks: Iterable[bytes | memoryview]) -> FileRecord:
     """Write a new file from ``chunks`` and fsync it; each byte is hashed and written once."""
     digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
+
+    def hashed() -> Iterable[bytes | memoryview]:
+        nonlocal size
         for chunk in chunks:
-            file.write(chunk)
+            yield chunk
             digest.update(chunk)
             size += len(chunk)
-        file.flush()
-        os.fsync(file.fileno())
+
+    create_file(path, hashed())
     return FileRecord(digest.hexdigest(), size)
 
 
@@ -136,48 +135,3 @@ def parse_json(data: bytes, name: str) -> Json:
         return json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{name} is not valid JSON: {error}") from error
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sibling(kind: str, target: Path) -> Path:
-    """A hidden working name beside ``target``: ``tmp`` (being written), ``old`` (replaced) or ``del``."""
-    return target.with_name(f".{kind}-{target.name}-{os.getpid()}")
-
-
-def sweep(parent: Path, name: str | None = None) -> None:
-    """Clear away what writers that are no longer alive left in ``parent`` (only for ``name``, where given).
-
-    A folder that was moved aside for its replacement, which then never came, is moved back.
-    """
-    for entry in sorted(parent.glob(".*")):
-        match = _WORKING_NAME.fullmatch(entry.name)
-        if match is None or (name is not None and match["name"] != name) or _is_other_process(int(match["pid"])):
-            continue
-        target = parent / match["name"]
-        if match["kind"] == "old" and not os.path.lexists(target):
-            entry.rename(target)
-        elif entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
-
-
-def _is_other_process(pid: int) -> bool:
-    # Our own id in a name comes from an earlier process: a container often gives every start the same id.
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

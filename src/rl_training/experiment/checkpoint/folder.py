@@ -7,8 +7,6 @@ any instant leaves the old state or the new one. Reading runs no code from the f
 them.
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import re
@@ -19,21 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from torch import Tensor
+
 from rl_training.experiment.checkpoint.codec import Json, Tree, decode, encode
 from rl_training.experiment.checkpoint.files import (
     FileRecord,
-    fsync_folder,
     parse_json,
     read_limited,
     read_tensors,
     sha256_of,
-    sibling,
-    sweep,
     write_bytes,
     write_tensors,
 )
 from rl_training.utils import failpoints
-from rl_training.utils.errors import AxiomError, CheckpointError, UserError
+from rl_training.utils.disk import alone_in, fsync_folder, sibling, standing_in, sweep, writing
+from rl_training.utils.errors import CheckpointError, UserError
 
 FORMAT_VERSION: Final = 1
 FORMAT_NAME: Final = "axiomrl-checkpoint"
@@ -83,28 +81,32 @@ def write_checkpoint(folder: Path, groups: Mapping[str, Tree], info: Mapping[str
     if len(state) > MAX_STATE_BYTES:
         raise CheckpointError(f"the state has {len(state)} bytes of JSON; keep long lists as arrays or tensors")
 
-    temporary = sibling("tmp", folder)
-    try:
+    with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        sweep(folder.parent, folder.name)
-        _check_replaceable(folder)
-        temporary.mkdir()
-        files: dict[str, FileRecord] = {}
-        for name, group_tensors in tensors.items():
-            if group_tensors:
-                hit()
-                files[f"{name}.safetensors"] = write_tensors(temporary / f"{name}.safetensors", group_tensors)
-        hit()
-        files[STATE] = write_bytes(temporary / STATE, [state])
-        hit()
-        write_bytes(temporary / MANIFEST, [_manifest_text(files)])
-        hit()
-        fsync_folder(temporary)
-        _put_in_place(temporary, folder)
-    except OSError as error:
-        raise write_error(folder, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with alone_in(folder.parent):
+            sweep(folder.parent, folder.name)
+            _check_replaceable(folder)
+            temporary = sibling("tmp", folder)
+            try:
+                _write_files(temporary, tensors, state)
+                _put_in_place(temporary, folder)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_files(temporary: Path, tensors: Mapping[str, dict[str, Tensor]], state: bytes) -> None:
+    temporary.mkdir()
+    files: dict[str, FileRecord] = {}
+    for name, group_tensors in tensors.items():
+        if group_tensors:
+            hit()
+            files[f"{name}.safetensors"] = write_tensors(temporary / f"{name}.safetensors", group_tensors)
+    hit()
+    files[STATE] = write_bytes(temporary / STATE, [state])
+    hit()
+    write_bytes(temporary / MANIFEST, [_manifest_text(files)])
+    hit()
+    fsync_folder(temporary)
 
 
 def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Checkpoint:
@@ -113,11 +115,8 @@ def read_checkpoint(folder: Path, groups: Collection[str] | None = None) -> Chec
     The presence and size of every file are checked, and the checksums of all files that are read, before
     anything but the manifest is parsed. Raises CheckpointError with the file and the cause.
     """
-    folder = Path(folder)
+    folder = standing_in(Path(folder))
     try:
-        if not folder.is_dir():
-            with contextlib.suppress(OSError):
-                sweep(folder.parent, folder.name)
         if not folder.is_dir():
             raise UserError(f"there is no checkpoint folder {folder}")
         return _read_verified(folder, groups)
@@ -184,19 +183,6 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)  # what remains is swept later
     hit()
-
-
-def write_error(target: Path, error: OSError) -> AxiomError:
-    """The error to show for a failure of the file system while writing ``target``."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return CheckpointError(
-            f"disk full while saving {target}; the checkpoints before it are untouched. "
-            "Free some space, then resume the run"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        cause = f"{error.strerror}: {error.filename}"
-        return UserError(f"cannot write {target} ({cause}); choose a folder that you may write to")
-    return CheckpointError(f"cannot write {target}: {error.strerror or error}")
 
 
 def _read_verified(folder: Path, groups: Collection[str] | None) -> Checkpoint:

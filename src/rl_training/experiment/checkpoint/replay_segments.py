@@ -7,7 +7,6 @@ changes. So a checkpoint of a large buffer costs as much as what was collected s
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.experiment.checkpoint.store import Checkpoint, read_checkpoint, write_checkpoint
+from rl_training.utils.disk import discard, standing_in, sweep, writing
 from rl_training.utils.errors import CheckpointError
 
 FOLDER = "segments"
@@ -48,25 +48,32 @@ class ReplaySegments:
         """Continues the list of a checkpoint that was loaded."""
         self._segments = _listed(checkpoint)
 
+    def recover(self) -> None:
+        """Clears away what a crash left half-written. For the run's one writer."""
+        with writing(self.folder):
+            sweep(self.folder)
+
     def verify(self, checkpoint: Checkpoint) -> None:
         """Raises CheckpointError if a segment the checkpoint needs is missing or damaged."""
         for segment in _listed(checkpoint):
             path = self.folder / segment["name"]
-            if not path.is_dir():
+            if not standing_in(path).is_dir():
                 raise CheckpointError(f"checkpoint {checkpoint.path}: its replay segment {path} is missing")
             read_checkpoint(path)
 
     def collect_garbage(self, checkpoints: Iterable[Path]) -> None:
-        """Removes segments that none of the checkpoints needs."""
+        """Removes segments that none of the checkpoints needs, and what a crash left half-written."""
         needed = {segment["name"] for segment in self._segments}
         for path in checkpoints:
             try:
                 needed |= {segment["name"] for segment in _listed(read_checkpoint(path, ()))}
             except CheckpointError:
-                continue  # a damaged checkpoint needs nothing
-        for path in self.folder.glob("rows_*"):
-            if path.name not in needed:
-                shutil.rmtree(path, ignore_errors=True)
+                return  # what it needs is not known, and a disk that cannot be read now may be readable tomorrow
+        with writing(self.folder):
+            sweep(self.folder)
+            for path in self.folder.glob("rows_*"):
+                if path.name not in needed:
+                    discard(path)
 
 
 def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""The checkpoints of a run: saved with rotation, found again newest first, damaged ones set aside.
+"""The checkpoints of a run: saved with rotation, found again newest first, damaged ones passed over.
+
+Whoever reads changes nothing. Only the run's one writer, which holds its lock, sweeps, sets damaged checkpoints aside and rotates.
 
 ``folder`` writes and reads a single one; its public names can be imported from here.
 """
@@ -6,12 +8,11 @@
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rl_training.experiment.checkpoint.codec import Json, Tree
-from rl_training.experiment.checkpoint.files import fsync_folder, open_regular, sibling, sweep, write_bytes
+from rl_training.experiment.checkpoint.files import open_regular
 from rl_training.experiment.checkpoint.folder import (
     MANIFEST,
     Checkpoint,
@@ -19,8 +20,8 @@ from rl_training.experiment.checkpoint.folder import (
     hit,
     read_checkpoint,
     write_checkpoint,
-    write_error,
 )
+from rl_training.utils.disk import discard, replace_file, standing_in, sweep, writing
 from rl_training.utils.errors import CheckpointError, UserError
 
 __all__ = [
@@ -33,6 +34,13 @@ __all__ = [
 ]
 
 _STEP_FOLDER = re.compile(r"step_(\d{9}|[1-9]\d{9,17})")
+_OLD = ".old-"
+"""Begins the name of a checkpoint that was moved aside for its replacement; a crash may leave it without one."""
+_TRIES = 3
+"""How often a reader looks again when what it was about to read has been rotated out."""
+
+Verify = Callable[[Checkpoint], None]
+"""May raise CheckpointError for damage that lies outside the checkpoint's own folder."""
 
 
 class CheckpointStore:
@@ -55,57 +63,60 @@ class CheckpointStore:
         """Environment steps that have a checkpoint folder, ascending; not verified."""
         if not self.folder.is_dir():
             return []
-        matches = [_STEP_FOLDER.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir()]
-        return sorted(int(match[1]) for match in matches if match)
+        names = [entry.name.removeprefix(_OLD) for entry in self.folder.iterdir() if entry.is_dir()]
+        return sorted({int(match[1]) for match in map(_STEP_FOLDER.fullmatch, names) if match})
+
+    def best_step(self) -> int | None:
+        """The step that ``best`` points to."""
+        return _pointed_step(self.folder / "best")
 
     def save(self, step: int, groups: Mapping[str, Tree], info: Mapping[str, Json], *, best: bool = False) -> Path:
         """Write the checkpoint of ``step``, point to it, rotate. ``info`` gains ``step`` and ``best``."""
         path = self.path(step)
         # Saving the best step once more (as the last of a run) does not make it less good.
-        best = best or _pointed_step(self.folder / "best") == step
+        best = best or self.best_step() == step
         write_checkpoint(path, groups, {**info, "step": step, "best": best})
-        try:
+        with writing(path):
             if best:
-                _point(self.folder / "best", path.name)
-            _point(self.folder / "latest", path.name)
+                _point(self.folder / "best", step)
+            _point(self.folder / "latest", step)
             self._rotate()
-        except OSError as error:
-            raise write_error(path, error) from error
         return path
 
     def load_latest(
-        self, groups: Collection[str] | None = None, verify: Callable[[Checkpoint], None] = lambda checkpoint: None
+        self, groups: Collection[str] | None = None, verify: Verify = lambda checkpoint: None
     ) -> tuple[Checkpoint, list[str]]:
-        """The newest sound checkpoint, and a message for each damaged one that was set aside.
+        """The newest sound checkpoint, and a message for each damaged one that was passed over. Changes nothing."""
+        for _ in range(_TRIES - 1):
+            steps = self.steps()
+            with contextlib.suppress(CheckpointError):
+                checkpoint, damaged = self._newest_sound(groups, verify)
+                return checkpoint, [f"{error}; passed over" for error in damaged.values()]
+            if steps == self.steps():  # nothing was rotated meanwhile, so looking again would find the same
+                break
+        checkpoint, damaged = self._newest_sound(groups, verify)
+        return checkpoint, [f"{error}; passed over" for error in damaged.values()]
 
-        ``verify`` may raise CheckpointError for damage that lies outside the checkpoint's own folder.
-        """
-        with contextlib.suppress(OSError):  # a run folder that can only be read can still be loaded
+    def recover(self, verify: Verify = lambda checkpoint: None) -> tuple[Checkpoint, list[str]]:
+        """The same for the run's one writer: leftovers are swept first, and damaged checkpoints are set aside."""
+        with writing(self.folder):
             sweep(self.folder)
-        messages: list[str] = []
-        for step in reversed(self.steps()):
-            path = self.path(step)
-            try:
-                checkpoint = read_checkpoint(path, groups)
-                verify(checkpoint)
-            except FormatVersionError:
-                raise
-            except UserError:
-                if path.exists():
-                    raise
-                continue  # rotated out by the run that writes here
-            except CheckpointError as error:
-                messages.append(f"{error}; {_set_aside(path)}")
-                continue
-            with contextlib.suppress(OSError):
-                self._repair_pointers(step, best=checkpoint.info.get("best") is True)
-            return checkpoint, messages
-        found = "\n".join(messages) or "it holds no step_… folder"
-        raise CheckpointError(f"no usable checkpoint in {self.folder}: {found}")
+        checkpoint, damaged = self._newest_sound(None, verify)
+        return checkpoint, [f"{error}; {_set_aside(path)}" for path, error in damaged.items()]
+
+    def roll_back(self, step: int, best_step: int | None) -> None:
+        """Makes the folder what it was when the save of ``step``, its newest checkpoint, had ended."""
+        with writing(self.folder):
+            if best_step is not None and self.path(best_step).is_dir():
+                _point(self.folder / "best", best_step)
+            else:
+                (self.folder / "best").unlink(missing_ok=True)
+            _point(self.folder / "latest", step)
+            self._rotate()
 
     def load_best(self, groups: Collection[str] | None = None) -> Checkpoint:
         """The checkpoint with the best evaluation so far."""
-        candidates = [step for step in [_pointed_step(self.folder / "best")] if step is not None]
+        candidates = [step for step in [self.best_step()] if step is not None]
         for step in self.steps():
             # A crash between folder and pointer leaves the pointer one behind; the folder has the flag too.
             with contextlib.suppress(CheckpointError):
@@ -115,23 +126,38 @@ class CheckpointStore:
             raise CheckpointError(f"no best checkpoint in {self.folder}: no evaluation has marked one yet")
         return read_checkpoint(self.path(max(candidates)), groups)
 
+    def _newest_sound(
+        self, groups: Collection[str] | None, verify: Verify
+    ) -> tuple[Checkpoint, dict[Path, CheckpointError]]:
+        """(the newest sound checkpoint, what is wrong with those that came before it)."""
+        damaged: dict[Path, CheckpointError] = {}
+        for step in reversed(self.steps()):
+            path = self.path(step)
+            try:
+                checkpoint = read_checkpoint(path, groups)
+                verify(checkpoint)
+            except FormatVersionError:
+                raise
+            except UserError:
+                if standing_in(path).exists():
+                    raise
+            except CheckpointError as error:
+                if standing_in(path).exists():
+                    damaged[path] = error
+            else:
+                return checkpoint, damaged
+            # One that is gone by now was rotated out by the run that writes here.
+        found = "\n".join(map(str, damaged.values())) or "it holds no step_… folder"
+        raise CheckpointError(f"no usable checkpoint in {self.folder}: {found}")
+
     def _rotate(self) -> None:
-        steps = self.steps()
+        sweep(self.folder)
         pointed = {_pointed_step(self.folder / name) for name in ("latest", "best")}
-        for step in steps[: -self.keep]:
+        for step in self.steps()[: -self.keep]:
             if step not in pointed:
                 hit()
-                # Renamed first, so that no reader meets a checkpoint with half of its files.
-                doomed = sibling("del", self.path(step))
-                self.path(step).rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                discard(self.path(step))
                 hit()
-        sweep(self.folder)
-
-    def _repair_pointers(self, step: int, *, best: bool) -> None:
-        for name in ("best", "latest") if best else ("latest",):
-            if _pointed_step(self.folder / name) != step:
-                _point(self.folder / name, self.path(step).name)
 
 
 def resolve_checkpoint(path: Path) -> Path:
@@ -141,10 +167,7 @@ def resolve_checkpoint(path: Path) -> Path:
     file ``RUN/checkpoints/latest`` or ``RUN/checkpoints/best``. Anything else is a UserError that says so.
     """
     path = Path(path)
-    if not path.exists() and path.parent.is_dir():
-        with contextlib.suppress(OSError):
-            sweep(path.parent, path.name)
-    if (path / MANIFEST).exists():
+    if (standing_in(path) / MANIFEST).exists():
         return path
     if path.is_dir():
         store = CheckpointStore(path / "checkpoints" if (path / "checkpoints").is_dir() else path, keep=1)
@@ -153,7 +176,7 @@ def resolve_checkpoint(path: Path) -> Path:
         raise UserError(f"{path} holds no checkpoint; give a run folder that has saved one")
     if path.name in ("latest", "best") and path.parent.is_dir():
         store, step = CheckpointStore(path.parent, keep=1), _pointed_step(path)
-        if step is not None and store.path(step).is_dir():
+        if step is not None and standing_in(store.path(step)).is_dir():
             return store.path(step)
         raise UserError(f"{path} points to no checkpoint; try the run folder {path.parent.parent}")
     if path.exists():
@@ -161,19 +184,12 @@ def resolve_checkpoint(path: Path) -> Path:
     raise UserError(f"{path} does not exist; give a run folder (runs/…) or a checkpoint (runs/…/checkpoints/step_…)")
 
 
-def _point(pointer: Path, name: str) -> None:
-    """Replace the small file ``pointer`` by one that says ``name``."""
-    temporary = sibling("tmp", pointer)
-    try:
+def _point(pointer: Path, step: int) -> None:
+    """Let the small file ``pointer`` say ``step``."""
+    if _pointed_step(pointer) != step:
         hit()
-        temporary.unlink(missing_ok=True)
-        write_bytes(temporary, [name.encode() + b"\n"])
+        replace_file(pointer, f"step_{step:09d}\n".encode())
         hit()
-        temporary.replace(pointer)
-        fsync_folder(pointer.parent)
-        hit()
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _pointed_step(pointer: Path) -> int | None:
@@ -188,8 +204,6 @@ def _pointed_step(pointer: Path) -> int | None:
 
 def _set_aside(path: Path) -> str:
     """Rename a damaged checkpoint so that no later load meets it; says what was done."""
-    if not path.exists():
-        return "it is gone now"
     count, target = 0, path.with_name(f"damaged-{path.name}")
     while os.path.lexists(target):
         count += 1

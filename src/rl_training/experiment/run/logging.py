@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from rl_training.runtime.callbacks import Callback, Every
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.throughput import RateMeter
 from rl_training.runtime.trainer import BaseTrainer
+from rl_training.utils.disk import writing
 from rl_training.utils.json_lines import cut_after
 
 if TYPE_CHECKING:
@@ -51,6 +53,13 @@ class MetricReader(Callback):
         }
         trainer.report_metrics(self.latest)
 
+    def state_dict(self) -> dict[str, Any]:
+        # Without the times, which no resumed run has in common with one that was never stopped.
+        return {"latest": {name: value for name, value in self.latest.items() if not name.startswith("time/")}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.latest = dict(state["latest"])
+
 
 class RunLogger(Callback):
     """Writes metrics and evaluations into the run directory."""
@@ -58,10 +67,14 @@ class RunLogger(Callback):
     def __init__(self, run_dir: Path, metadata: RunMetadata, *, tensorboard: bool):
         self._run_dir, self._metadata, self._tensorboard = run_dir, metadata, tensorboard
         self._writer: SummaryWriter | None = None
+        self._written: dict[str, int | None] = {METRICS: -1, EVALUATIONS: -1}
+        """The step of each log's newest line; None in a checkpoint that does not say."""
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
-        for name in (METRICS, EVALUATIONS):
-            cut_after(self._run_dir / name, trainer.global_step)
+        # What a killed process logged after the checkpoint that is now resumed from will be logged again.
+        for name, step in self._written.items():
+            with writing(self._run_dir / name):
+                cut_after(self._run_dir / name, trainer.global_step if step is None else step)
         if self._tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -69,17 +82,26 @@ class RunLogger(Callback):
             self._writer = SummaryWriter(str(self._run_dir / TENSORBOARD), purge_step=purge)
 
     def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:
-        append_line(self._run_dir / METRICS, {"step": trainer.global_step, "at_utc": utc_now(), **metrics})
+        self._append(METRICS, trainer, metrics)
         named = {name: value for name, value in metrics.items() if name != "global_step"}
         self._write_scalars(trainer, {name if "/" in name else f"rollout/{name}": named[name] for name in named})
 
     def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:
-        record: dict[str, Any] = {"step": trainer.global_step, "at_utc": utc_now(), **result.to_dict()}
-        append_line(self._run_dir / EVALUATIONS, record)
+        self._append(EVALUATIONS, trainer, result.to_dict())
         scalars = {"evaluation/mean_return": result.mean, "evaluation/mean_length": result.mean_length}
         if result.success_rate is not None:
             scalars["evaluation/success_rate"] = result.success_rate
         self._write_scalars(trainer, scalars)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"written": dict(self._written)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._written = dict(state.get("written", dict.fromkeys(self._written)))
+
+    def _append(self, name: str, trainer: BaseTrainer, record: Mapping[str, Any]) -> None:
+        append_line(self._run_dir / name, {"step": trainer.global_step, "at_utc": utc_now(), **record})
+        self._written[name] = trainer.global_step
 
     def _write_scalars(self, trainer: BaseTrainer, scalars: dict[str, float]) -> None:
         """All of a moment as one TensorBoard event: one each would fill the writer's queue, and training would wait for it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.run_dir import METADATA, strict_json, write_atomically
+from rl_training.utils.disk import writing
 from rl_training.utils.errors import UserError
 from rl_training.utils.system import cpu_name
 from rl_training.version import __version__
@@ -53,6 +54,21 @@ class RunMetadata:
         return metadata
 
     @classmethod
+    def open(cls, run_dir: Path, cfg: TrainConfig, device: str, notes: list[str]) -> RunMetadata:
+        """The run's file, or a new one: for its first writer, and where the old one is damaged, which is set aside and noted."""
+        path = run_dir / METADATA
+        if not path.exists():
+            return cls.create(run_dir, cfg, device)
+        try:
+            return cls.load(run_dir)
+        except UserError as error:
+            aside = path.with_name(f"damaged-{METADATA}")
+            with writing(path):
+                path.replace(aside)
+            notes.append(f"{error}; set aside as {aside.name}, and begun anew")
+            return cls.create(run_dir, cfg, device)
+
+    @classmethod
     def load(cls, run_dir: Path) -> RunMetadata:
         path = run_dir / METADATA
         try:
@@ -62,6 +78,14 @@ class RunMetadata:
         if not isinstance(values, dict):
             raise UserError(f"{path} is not valid run metadata")
         return cls(path, values)
+
+    def check_unchanged(self) -> None:
+        """UserError if another process has continued the run since this one wrote last."""
+        if len(RunMetadata.load(self.path.parent).values.get("resumes", [])) != len(self.values["resumes"]):
+            raise UserError(
+                f"another process has continued {self.path.parent} meanwhile, and this agent does not know what it learned. "
+                f"Load it: load_agent({str(self.path.parent)!r})"
+            )
 
     def update(self, **values: Any) -> None:
         self.values.update(values)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.utils.disk import FULL, append, replace_file, write_failure, writing
 from rl_training.utils.errors import UserError
 from rl_training.utils.json_lines import JsonLines
 
@@ -29,8 +29,10 @@ def make_run_dir(cfg: TrainConfig) -> Path:
         path.mkdir(parents=True)
         for folder in (CHECKPOINTS, TENSORBOARD, VIDEOS):
             (path / folder).mkdir()
-        write_atomically(path / CONFIG, cfg.to_yaml())
+        replace_file(path / CONFIG, cfg.to_yaml().encode())
     except OSError as error:
+        if error.errno in FULL:
+            raise write_failure(path, error) from error
         raise UserError(
             f"cannot write to the output folder {cfg.output_dir}: {error.strerror}. "
             "Choose another one: --output-dir PATH"
@@ -40,18 +42,14 @@ def make_run_dir(cfg: TrainConfig) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a small file so that a reader, or a crash, sees the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing(path):
+        replace_file(path, text.encode())
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Appends one strict JSON line; NaN and infinity become null."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(strict_json(record), allow_nan=False) + "\n")
+    with writing(path):
+        append(path, json.dumps(strict_json(record), allow_nan=False).encode() + b"\n")
 
 
 def strict_json(value: Any) -> Any:

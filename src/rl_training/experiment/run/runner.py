@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import gymnasium as gym
 from rl_training.experiment.checkpoint.replay_segments import ReplaySegments
 from rl_training.experiment.checkpoint.snapshot import Spaces, check_policy_fits, config_of, spaces_of
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, read_checkpoint, resolve_checkpoint
-from rl_training.experiment.config.loader import ResolvedConfig, resolve
+from rl_training.experiment.config.loader import ResolvedConfig, load_config, resolve
 from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
@@ -24,11 +25,13 @@ from rl_training.experiment.run.changes import (
     describe,
     recorded_hyperparams,
 )
+from rl_training.experiment.run.lock import RunLock
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference, save_reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
 from rl_training.experiment.run.session import TrainingSession, TrainResult
 from rl_training.runtime.callbacks import Callback
+from rl_training.utils.disk import sweep, writing
 from rl_training.utils.errors import CheckpointError, UserError
 
 FindReference = Callable[[TrainConfig], Reference | None]
@@ -61,29 +64,41 @@ def resume_run(
     lineage records. `env_id` names the environment of a run whose own was handed over in Python; any other environment is
     another task, which begins with fresh episodes in a new run directory.
     """
-    run_dir, checkpoint, notes = _find_checkpoint(Path(path))
+    run_dir = _run_to_continue(Path(path))
+    with nullcontext() if run_dir is None else RunLock(run_dir) as lock:
+        checkpoint, notes = _take_checkpoint(Path(path), run_dir)
+        config = _config_to_resume(run_dir, checkpoint)
+        if env_id is not None and env_id != config.env_id:
+            if checkpoint is None or config.env_id in gym.registry:
+                notes = [*notes, f"{env_id} instead of {config.env_id}: another task, so it starts with fresh episodes"]
+                if lock is not None:
+                    lock.release()
+                run_dir, lock = None, None
+            if checkpoint is not None and run_dir is None:
+                _forget_envs(checkpoint)
+            config = replace(config, env_id=env_id)
+        if run_dir is None and checkpoint is not None:
+            notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
+        asked = {"total_timesteps": total_timesteps, "device": device}
+        wanted = {**(changes or {}), **{key: value for key, value in asked.items() if value is not None}}
+        if run_dir is not None and "output_dir" in wanted:
+            raise UserError(f"the run stays in its folder {run_dir}, so output_dir cannot change on resume")
+        config, changed = changed_config(config, wanted)
+        if checkpoint is not None:
+            _check_total(checkpoint, config, wanted)
+        if changes_learning(changed):
+            notes = [*notes, f"not the same run from here on: {describe(changed)}"]
+        return _run(config, run_dir, checkpoint, notes, (), find_reference, changed, lock)
+
+
+def _config_to_resume(run_dir: Path | None, checkpoint: Checkpoint | None) -> TrainConfig:
+    if checkpoint is None:
+        assert run_dir is not None
+        return load_config(run_dir / CONFIG)
     if "runtime" not in checkpoint.groups:
         raise UserError(f"{checkpoint.path} holds a policy but no training state, so there is nothing to resume.")
     config = config_of(checkpoint)
-    if run_dir is not None:
-        config = _current_config(run_dir, config)
-    if env_id is not None and env_id != config.env_id:
-        if config.env_id in gym.registry:
-            run_dir = None
-            notes = [*notes, f"{env_id} instead of {config.env_id}: another task, so it starts with fresh episodes"]
-            _forget_envs(checkpoint)
-        config = replace(config, env_id=env_id)
-    if run_dir is None:
-        notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
-    asked = {"total_timesteps": total_timesteps, "device": device}
-    wanted = {**(changes or {}), **{key: value for key, value in asked.items() if value is not None}}
-    if run_dir is not None and "output_dir" in wanted:
-        raise UserError(f"the run stays in its folder {run_dir}, so output_dir cannot change on resume")
-    config, changed = changed_config(config, wanted)
-    _check_total(checkpoint, config, wanted)
-    if changes_learning(changed):
-        notes = [*notes, f"not the same run from here on: {describe(changed)}"]
-    return _run(config, run_dir, checkpoint, notes, (), find_reference, changed)
+    return config if run_dir is None else _current_config(run_dir, config)
 
 
 def _check_total(checkpoint: Checkpoint, config: TrainConfig, wanted: Mapping[str, Any]) -> None:
@@ -110,6 +125,7 @@ def _run(
     callbacks: Sequence[Callback],
     find_reference: FindReference | None,
     changed: Sequence[Change] = (),
+    lock: RunLock | None = None,
 ) -> TrainResult:
     config, hyperparams = complete_config(source)
     device = select_device(config.device)
@@ -134,11 +150,12 @@ def _run(
         reference = find_reference(config) if find_reference is not None and not mixed else None
         save_reference(run_dir, reference)
         session = TrainingSession(
-            config, algorithm, envs, env_source, run_dir=run_dir, callbacks=callbacks, reference=reference
+            config, algorithm, envs, env_source, run_dir=run_dir, lock=lock, callbacks=callbacks, reference=reference
         )
+        session.notes += notes
         if checkpoint is not None:
             try:
-                session.resume(checkpoint, notes, changed)
+                session.resume(checkpoint, changed)
             except CheckpointError as error:
                 if not changed:
                     raise
@@ -171,13 +188,16 @@ def _current_config(run_dir: Path, saved: TrainConfig) -> TrainConfig:
 
 
 def _recorded(run_dir: Path) -> dict[str, Any]:
-    return recorded_hyperparams(RunMetadata.load(run_dir).values.get("resumes"))
+    try:
+        return recorded_hyperparams(RunMetadata.load(run_dir).values.get("resumes"))
+    except UserError:  # not there yet, or damaged: then the session makes a new one and says so
+        return {}
 
 
 def open_checkpoint(path: str | Path, *, best: bool = False) -> tuple[Checkpoint, list[str]]:
     """The checkpoint that a path means: of a run the newest sound one or the best, otherwise the folder itself.
 
-    Also returns what had to be skipped on the way.
+    Also returns what had to be skipped on the way. Nothing is changed, so a run can be read while it trains.
     """
     path = Path(path)
     run_dir = _run_of(path)
@@ -185,30 +205,51 @@ def open_checkpoint(path: str | Path, *, best: bool = False) -> tuple[Checkpoint
         if run_dir is None:
             raise UserError(f"{path} is not in a run folder, so it has no best checkpoint")
         return CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_best(), []
-    _, checkpoint, notes = _find_checkpoint(path)
-    return checkpoint, notes
-
-
-def _find_checkpoint(path: Path) -> tuple[Path | None, Checkpoint, list[str]]:
-    """(run to continue in place or None, checkpoint, what was skipped)."""
-    run_dir = _run_of(path)
-    if run_dir is not None and (path == run_dir or path.name in (CHECKPOINTS, "latest")):
-        segments = ReplaySegments(run_dir / CHECKPOINTS)
-        checkpoint, notes = CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_latest(verify=segments.verify)
-        return run_dir, checkpoint, notes
-    folder = resolve_checkpoint(path)
-    checkpoint = read_checkpoint(folder)
-    if run_dir is not None:
+    if run_dir is not None and _means_run(path, run_dir):
         store = CheckpointStore(run_dir / CHECKPOINTS, keep=1)
-        if folder.resolve() == store.path(store.steps()[-1]).resolve():
-            return run_dir, checkpoint, []
-    return None, checkpoint, []
+        return store.load_latest(verify=ReplaySegments(store.folder).verify)
+    return read_checkpoint(resolve_checkpoint(path)), []
+
+
+def _take_checkpoint(path: Path, run_dir: Path | None) -> tuple[Checkpoint | None, list[str]]:
+    """(the checkpoint to resume from, what is to be said about it) for the one who may write; mends what a crash left.
+
+    None for a run that was killed before its first checkpoint: it begins again.
+    """
+    if run_dir is None:
+        return read_checkpoint(resolve_checkpoint(path)), []
+    store, segments = CheckpointStore(run_dir / CHECKPOINTS, keep=1), ReplaySegments(run_dir / CHECKPOINTS)
+    with writing(run_dir):
+        sweep(run_dir)
+    segments.recover()
+    if _means_run(path, run_dir):
+        if not store.steps() and not any(store.folder.glob("damaged-*")):
+            return None, ["the run had no checkpoint yet, so it begins again"]
+        return store.recover(segments.verify)
+    checkpoint = read_checkpoint(resolve_checkpoint(path))
+    segments.verify(checkpoint)
+    return checkpoint, []
+
+
+def _run_to_continue(path: Path) -> Path | None:
+    """The run that a resume of `path` continues in place; None if it needs a run directory of its own."""
+    run_dir = _run_of(path)
+    if run_dir is None or _means_run(path, run_dir):
+        return run_dir
+    store = CheckpointStore(run_dir / CHECKPOINTS, keep=1)
+    newest = [store.path(step).resolve() for step in store.steps()[-1:]]
+    return run_dir if resolve_checkpoint(path).resolve() in newest else None
+
+
+def _means_run(path: Path, run_dir: Path) -> bool:
+    """Whether a path in a run names the run itself, and not one of its checkpoints."""
+    return path == run_dir or path.name in (CHECKPOINTS, "latest")
 
 
 def _run_of(path: Path) -> Path | None:
     """The run directory that `path` is or lies in; `path` may be seen from inside the run, as `latest` or `.`."""
     whole = path.absolute()  # not resolve(), which would follow a link out of the run
     for candidate in (path, path.parent, path.parent.parent, whole.parent, whole.parent.parent):
-        if (candidate / METADATA).is_file() and (candidate / CHECKPOINTS).is_dir():
+        if (candidate / CHECKPOINTS).is_dir() and any((candidate / name).is_file() for name in (METADATA, CONFIG)):
             return candidate
     return None

@@ -15,12 +15,13 @@ from gymnasium.vector import VectorEnv
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment.checkpoint.replay_segments import INFO as REPLAY_SEGMENTS
 from rl_training.experiment.checkpoint.replay_segments import ReplaySegments
-from rl_training.experiment.checkpoint.snapshot import Spaces, restore, take_snapshot
+from rl_training.experiment.checkpoint.snapshot import Spaces, config_of, restore, take_snapshot
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, write_checkpoint
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.lines import make_console
 from rl_training.experiment.run.build import EnvSource, build_trainer
 from rl_training.experiment.run.changes import Change
+from rl_training.experiment.run.lock import RunLock
 from rl_training.experiment.run.logging import MetricReader, RunLogger
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference
@@ -75,10 +76,11 @@ class TrainingSession:
         env_source: EnvSource,
         *,
         run_dir: Path | None = None,
+        lock: RunLock | None = None,
         callbacks: Sequence[Callback] = (),
         reference: Reference | None = None,
     ):
-        """`envs` is None for a run that learns from its source's dataset."""
+        """`envs` is None for a run that learns from its source's dataset; `lock` is the run's, if it is held already."""
         self.config, self.algorithm, self.run_dir = config, algorithm, run_dir
         self.reference = reference
         self.spaces = Spaces.of(env_source.dataset if envs is None else envs)
@@ -88,27 +90,52 @@ class TrainingSession:
         self.notes: list[str] = []
         self._reader = MetricReader(config.logging.every)
         self._env_source = env_source
+        self._lock: RunLock | None = None
         if run_dir is not None:
+            self._lock = lock or RunLock(run_dir)
+            self._lock.acquire()
+            if self._lock.unsupported:
+                self.notes.append(f"{run_dir}: this disk has no locks; make sure that no other process trains there")
             self.store = CheckpointStore(run_dir / CHECKPOINTS, config.checkpoint.keep)
-            if (run_dir / "metadata.json").exists():
-                self.metadata = RunMetadata.load(run_dir)
-            else:
-                self.metadata = RunMetadata.create(run_dir, config, str(algorithm.device))
+            self.metadata = RunMetadata.open(run_dir, config, str(algorithm.device), self.notes)
         self._saver = SaveCheckpoints(self._save, every=config.checkpoint.every) if self.store is not None else None
         self._before, self._after = self._own_callbacks()
         # A run's scratch folder goes with the run; without a run directory it goes with the session.
         self._temporary = tempfile.TemporaryDirectory(prefix="axiomrl-") if run_dir is None else None
         scratch = Path(self._temporary.name) if self._temporary is not None else run_dir / SCRATCH  # type: ignore[operator]
         ordered = [*self._before, *callbacks, *self._after]
-        self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch)
+        with self._failure_recorded():
+            self.trainer = build_trainer(config, algorithm, envs, env_source, ordered, scratch)
         self._segments = ReplaySegments(run_dir / CHECKPOINTS) if run_dir is not None else None
 
-    def resume(self, checkpoint: Checkpoint, notes: Sequence[str] = (), changes: Sequence[Change] = ()) -> None:
+    def resume(self, checkpoint: Checkpoint, changes: Sequence[Change] = ()) -> None:
         """Continues from a checkpoint; the lineage says from which, and how exactly the environments came back."""
-        restore(checkpoint, self.algorithm, self.trainer)
-        if self._segments is not None and checkpoint.path.parent == self._segments.folder.parent:
-            self._segments.adopt(checkpoint)
-        self.notes = list(notes)
+        restore(checkpoint, self.algorithm, self.trainer)  # if it does not fit, the run stays as it is
+        in_place = self.store is not None and checkpoint.path.parent == self.store.folder
+        before, now = config_of(checkpoint), self.config
+        if not in_place or (before.total_timesteps, before.stopping) != (now.total_timesteps, now.stopping):
+            self.trainer.stop_reason = None  # whoever asks for more, or for other rules, gets it
+        with self._failure_recorded():
+            if in_place:
+                self._roll_back(checkpoint)
+            self._record_resume(checkpoint, changes)
+
+    def _roll_back(self, checkpoint: Checkpoint) -> None:
+        """Makes the run's files what they were when the checkpoint had been saved."""
+        assert self.store is not None and self.metadata is not None and self._segments is not None and self._saver
+        step = self.trainer.global_step
+        if self._saver.best_step is None and self._saver.best > float("-inf"):  # saved before checkpoints named it
+            self._saver.best_step = step if checkpoint.info.get("best") is True else self.store.best_step()
+        self.store.roll_back(step, self._saver.best_step)
+        self._segments.adopt(checkpoint)
+        if self.trainer.replay is not None:
+            self._segments.collect_garbage(self.store.path(saved) for saved in self.store.steps())
+        best = self.store.best_step()
+        self.metadata.values["best_checkpoint"] = (
+            None if best is None else f"{CHECKPOINTS}/{self.store.path(best).name}"
+        )
+
+    def _record_resume(self, checkpoint: Checkpoint, changes: Sequence[Change]) -> None:
         if self.resume_grade != "exact":
             self.notes.append(
                 "the environments could not be brought back exactly, so fresh episodes were started (grade episode-boundary)"
@@ -123,6 +150,9 @@ class TrainingSession:
 
     def extend(self, config: TrainConfig, callbacks: Sequence[Callback]) -> None:
         """Prepares a further call of `train`, up to the new config's `total_timesteps`, with that call's callbacks."""
+        if self._lock is not None and self.metadata is not None:
+            self._lock.acquire()
+            self.metadata.check_unchanged()
         self.config = config
         self.trainer.extend(config.total_timesteps, [*self._before, *callbacks, *self._after])
         if self.run_dir is not None and self.metadata is not None:
@@ -135,23 +165,30 @@ class TrainingSession:
 
     def train(self) -> TrainResult:
         """Runs the training loop with signals, threads and failures taken care of."""
-        with _torch_settings(self.config), stop_on_signals(self._interrupt) as received:
-            try:
+        try:
+            with _torch_settings(self.config), stop_on_signals(self._interrupt) as received, self._failure_recorded():
                 self.trainer.train()
-            except NonFiniteError as error:
-                self._save_crash(error)
-                raise
-            except AxiomError as error:
-                self._record_end("failed", str(error))
-                raise
-            except KeyboardInterrupt:
-                self._record_end("interrupted", "stopped at once by a second signal")
-                raise
-            except BaseException as error:
-                self._record_end("failed", repr(error))
-                raise
-        self._record_end("interrupted" if received.number else "completed", self.trainer.stop_reason)
+                self._record_end("interrupted" if received.number else "completed", self.trainer.stop_reason)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
         return self._result(received.exit_code)
+
+    @contextmanager
+    def _failure_recorded(self) -> Iterator[None]:
+        """Whatever ends the run here stands in its metadata, if the disk still lets it."""
+        try:
+            yield
+        except BaseException as error:
+            status, reason = "failed", str(error) if isinstance(error, AxiomError) else repr(error)
+            if isinstance(error, KeyboardInterrupt):
+                status, reason = "interrupted", "stopped at once by a signal"
+            with suppress(AxiomError):  # a full disk must not hide the error that matters
+                if isinstance(error, NonFiniteError):
+                    self._save_crash(error)
+            with suppress(AxiomError):
+                self._record_end(status, reason)
+            raise
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(groups, info) of the whole state, for a checkpoint that stands alone."""
@@ -210,17 +247,15 @@ class TrainingSession:
         """Keeps the state for inspection, apart from the checkpoints that a resume may use."""
         if self.run_dir is not None:
             groups, info = self.snapshot()
-            with suppress(AxiomError):
-                write_checkpoint(self.run_dir / CRASH, groups, {**info, "error": str(error)})
-        self._record_end("failed", str(error))
+            write_checkpoint(self.run_dir / CRASH, groups, {**info, "error": str(error)})
 
     def _interrupt(self, name: str) -> None:
         self.trainer.stop(f"stopped by {name}", interrupted=True)
 
     def _record_end(self, status: str, reason: str | None) -> None:
         if self.metadata is not None:
-            with suppress(OSError):  # a full disk must not hide the error that matters
-                self.metadata.update(status=status, stop_reason=reason, latest_metrics=self._latest_metrics())
+            reached = {"latest_metrics": self._latest_metrics()} if hasattr(self, "trainer") else {}
+            self.metadata.update(status=status, stop_reason=reason, **reached)
 
     def _latest_metrics(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {**self._reader.latest, "global_step": self.trainer.global_step}

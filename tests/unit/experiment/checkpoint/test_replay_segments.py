@@ -99,7 +99,7 @@ def test_a_damaged_segment_makes_its_checkpoint_unusable_but_not_the_one_before(
     else:
         file = newest / "rows.safetensors"
         file.write_bytes(file.read_bytes()[:-3])
-    checkpoint, messages = store.load_latest(verify=ReplaySegments(tmp_path).verify)
+    checkpoint, messages = store.recover(ReplaySegments(tmp_path).verify)
     assert checkpoint.info["step"] == 1
     assert len(messages) == 1 and "set aside" in messages[0]
 

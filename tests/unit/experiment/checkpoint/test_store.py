@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -147,12 +146,15 @@ def test_a_file_in_the_way_is_named(tmp_path):
         write_checkpoint(tmp_path / "agent" / "inside", groups(1.0), {})
 
 
-def test_an_interrupted_replacement_is_undone_on_reading(tmp_path):
+def test_after_an_interrupted_replacement_the_old_one_is_read_and_the_next_writer_undoes_it(tmp_path):
     write_checkpoint(tmp_path / "agent", groups(1.0), {})
-    dead = 2**22 + 1  # above the largest process id of Linux
-    (tmp_path / "agent").rename(tmp_path / f".old-agent-{dead}")
+    (tmp_path / "agent").rename(tmp_path / ".old-agent")
     assert weight_of(read_checkpoint(tmp_path / "agent")) == 1.0
     assert resolve_checkpoint(tmp_path / "agent") == tmp_path / "agent"
+    assert [path.name for path in tmp_path.iterdir()] == [".old-agent"], "a reader mends nothing"
+    write_checkpoint(tmp_path / "agent", groups(2.0), {})
+    assert weight_of(read_checkpoint(tmp_path / "agent")) == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["agent"]
 
 
 def test_bad_state_is_refused_before_anything_is_written(tmp_path):
@@ -261,21 +263,34 @@ def test_a_pointer_that_lags_behind_a_crash_is_not_trusted_and_repaired(tmp_path
         (tmp_path / name).write_text("step_000000100\n")
     assert weight_of(store.load_best()) == 2.0
     assert weight_of(store.load_latest()[0]) == 2.0
+    assert (tmp_path / "latest").read_text() == (tmp_path / "best").read_text() == "step_000000100\n"
+    store.roll_back(200, 200)
     assert (tmp_path / "latest").read_text() == (tmp_path / "best").read_text() == "step_000000200\n"
 
 
-def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_kept(tmp_path):
+def test_rolling_back_restores_what_a_save_leaves_behind(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(100, groups(1.0), {}, best=True)
+    store.save(200, groups(2.0), {})
+    write_checkpoint(store.path(300), groups(3.0), {"best": True})  # a crash came before pointers and rotation
+    store.roll_back(300, 300)
+    assert store.steps() == [300]
+    assert (tmp_path / "latest").read_text() == (tmp_path / "best").read_text() == "step_000000300\n"
+    store.roll_back(300, None)
+    assert not (tmp_path / "best").exists()
+
+
+def test_leftovers_are_removed_by_the_writer_and_left_alone_by_readers(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
-    dead, alive = 2**22 + 1, os.getppid()
-    for pid in (dead, alive):
-        (tmp_path / f".tmp-step_000000050-{pid}").mkdir()
-        (tmp_path / f".tmp-latest-{pid}").write_text("x")
-    (tmp_path / f".del-step_000000010-{dead}").mkdir()
+    store.save(50, groups(1.0), {}, best=True)
+    leftovers = [".del-step_000000010", ".tmp-latest-17", ".tmp-step_000000060"]
+    for name in leftovers:
+        (tmp_path / name).mkdir()
+    store.load_latest()
+    store.load_best()
+    assert sorted(path.name for path in tmp_path.glob(".*")) == leftovers
     store.save(100, groups(1.0), {})
-    assert sorted(path.name for path in tmp_path.glob(".*")) == [
-        f".tmp-latest-{alive}",
-        f".tmp-step_000000050-{alive}",
-    ]
+    assert list(tmp_path.glob(".*")) == []
 
 
 def test_an_empty_store_says_so(tmp_path):
