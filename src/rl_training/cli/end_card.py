@@ -5,18 +5,23 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from rl_training.cli.options import echo, program
+from rl_training.cli.options import echo, import_words, program
 
 if TYPE_CHECKING:
     from rl_training.experiment.run.session import TrainResult
 
 
-def print_card(headline: str, result: TrainResult, further: list[str], imports: tuple[str, ...] = ()) -> None:
-    """`further` are commands to try next, beside those that every finished run gets. Opening the run again takes `imports`."""
+def print_card(
+    headline: str, result: TrainResult, further: list[str] | None = None, imports: tuple[str, ...] = ()
+) -> None:
+    """`further` are commands to try next, beside those that every finished run gets; None names none at all.
+
+    Opening the run again takes `imports`.
+    """
     from rl_training.experiment.console.lines import evaluation_text
     from rl_training.experiment.run.view import number
 
-    again = "".join(f" --import {shlex.quote(name)}" for name in imports)
+    again, run_dir = import_words(imports), shlex.quote(str(result.run_dir))
     echo(f"\n{headline}")
     if result.evaluation is not None:
         echo(evaluation_text(result.evaluation))
@@ -27,10 +32,11 @@ def print_card(headline: str, result: TrainResult, further: list[str], imports: 
         echo(f"stopped: {result.stop_reason}")
     echo(f"run folder: {result.run_dir}")
     if result.exit_code:
-        echo(f"resume with: {program()} resume {result.run_dir}{again}")
+        echo(f"resume with: {program()} resume {run_dir}{again}")
+    if result.exit_code or further is None:
         return
     echo("\nTry next:")
-    for command in (f"report {result.run_dir} --format html", f"eval {result.run_dir} --episodes 100", *further):
+    for command in (f"report {run_dir} --format html", f"eval {run_dir} --episodes 100", *further):
         echo(f"  {program()} {command}{again if command.startswith(('eval', 'resume')) else ''}")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from rl_training.cli import failures
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.disk import replace_file
 from rl_training.utils.errors import UserError
-from rl_training.utils.printable import printable, quoted
+from rl_training.utils.printable import printable
 from rl_training.utils.safe_files import require_replaceable
+from rl_training.utils.user_code import import_modules as import_modules
 
 if TYPE_CHECKING:
     from rl_training.experiment.config.loader import ResolvedConfig
@@ -202,52 +201,6 @@ class JsonOption:
     """Print the result as JSON on stdout."""
 
 
-def import_modules(names: tuple[str, ...]) -> None:
-    """Imports what the user named on the command line: modules, also from the current folder, and files. Configs cannot do that."""
-    if names and "" not in sys.path:
-        sys.path.insert(0, "")  # as `python` itself does; an installed command does not
-    for name in names:
-        _import(name)
-
-
-def _import(name: str) -> None:
-    is_file = name.endswith(".py")
-    if not is_file and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
-        hint = f"; did you mean {name}.py?" if Path(f"{name}.py").is_file() else ""
-        raise UserError(
-            f"--import {quoted(name)}: give a module such as my_package.envs, or a file that ends in .py{hint}"
-        )
-    try:
-        if is_file:
-            _import_file(Path(name).resolve())
-        else:
-            importlib.import_module(name)
-    except (UserError, KeyboardInterrupt):
-        raise
-    except OSError as error:
-        raise UserError(f"--import {quoted(name)}: {error.strerror or error}") from error
-    except BaseException as error:  # whatever that code raises, sys.exit() too
-        place = failures.user_place(error)
-        if place is None and isinstance(error, ImportError):
-            raise UserError(f"--import {name}: {error}") from error
-        raise UserError(f"--import {name}: {place or failures.any_place(error)}: {failures.summary(error)}") from error
-
-
-def _import_file(path: Path) -> None:
-    """As `python FILE` does: its folder is searched for modules from then on. So other processes can import it by its name too."""
-    if not path.is_file():
-        raise UserError(f"--import {path}: no such file")
-    if not path.stem.isidentifier():
-        raise UserError(f"--import {path}: the name of the file must be a module's, such as my_env.py: rename it")
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    module = importlib.import_module(path.stem)
-    if module.__file__ is None or Path(module.__file__).resolve() != path:
-        raise UserError(
-            f"--import {path}: another module is called {path.stem!r} ({module.__file__ or 'built in'}); rename the file"
-        )
-
-
 def echo(text: str, end: str = "\n") -> None:
     """Text of the result on stdout. Names, settings and reasons come from files, so nothing in it may steer the terminal."""
     print(printable(text), end=end, flush=True)
@@ -276,6 +229,11 @@ def write_output(path: Path, text: str) -> None:
         replace_file(path, text.encode())
     except OSError as error:
         raise UserError(f"cannot write --output {path}: {error.strerror}. Name another file") from error
+
+
+def import_words(names: Iterable[str]) -> str:
+    """What a printed command takes besides, so that it finds what the run needs: ` --import my_env.py`."""
+    return "".join(f" --import {shlex.quote(name)}" for name in names)
 
 
 def program() -> str:

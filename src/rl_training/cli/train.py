@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rl_training.cli.end_card import print_card
-from rl_training.cli.options import TEXT, ConfigOptions, Flag, Group, JsonOption, arg, echo, print_json
+from rl_training.cli.options import TEXT, WHOLE, ConfigOptions, Flag, Group, JsonOption, arg, echo, print_json
+from rl_training.cli.seeds import parse_seeds, train_side_by_side, with_seed
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,42 +23,66 @@ class Command:
 
     options: Annotated[ConfigOptions, Group]
     output: Annotated[JsonOption, Group]
-    seeds: Annotated[str | None, TEXT, arg("1,2,3")] = None
-    """Train once per seed, one after the other."""
+    seeds: Annotated[str | None, TEXT, arg("SEEDS")] = None
+    """Train once per seed, e.g. --seeds 0-4 or --seeds 1,2,7-9."""
+    jobs: Annotated[int, WHOLE, arg("N")] = 1
+    """With --seeds: how many runs side by side, each in a process of its own."""
     dry_run: Flag = False
     """Print the resolved config, each value with its origin, and stop."""
 
     def run(self) -> int:
-        seeds = parse_seeds(self.seeds) if self.seeds is not None else None
-        if seeds is not None and self.options.seed is not None:
+        if self.jobs < 1:
+            raise UserError(f"--jobs must be at least 1, got {self.jobs}")
+        if self.seeds is None and self.jobs > 1:
+            raise UserError(f"--jobs is for several seeds, e.g. --seeds 0-4 --jobs {self.jobs}")
+        if self.seeds is not None and self.options.seed is not None:
             raise UserError("give --seed or --seeds, not both")
+        seeds = parse_seeds(self.seeds) if self.seeds is not None else None
         resolved = self.options.resolve()
         if self.dry_run:
-            return self._show(resolved)
+            return self._show(resolved, seeds)
+        if seeds is None:
+            return self._train([resolved])
+        configs = [with_seed(resolved, seed) for seed in seeds]
+        if self.jobs == 1 or len(seeds) == 1:
+            return self._train(configs)
+        results, exit_code = train_side_by_side(configs, self.jobs, self.options.import_modules)
+        if self.output.json:
+            print_json([result["summary"] for result in results])
+            return exit_code
+        for result in results:
+            print(result["card"], end="")
+        evaluations = [result["summary"]["evaluation"] for result in results]
+        _print_over_seeds([evaluation["mean"] for evaluation in evaluations if evaluation is not None])
+        return exit_code
+
+    def _train(self, configs: list[ResolvedConfig]) -> int:
+        """One after the other, in this process; a signal ends them all."""
         from rl_training.experiment.run.runner import start_run
         from rl_training.zoo.reference import find_reference
 
-        results = []
-        for seed in [resolved.config.seed] if seeds is None else seeds:
-            one = self.options.resolve({"seed": seed}) if seeds is not None else resolved
+        results: list[tuple[int, TrainResult]] = []
+        for one in configs:
             result = start_run(one, find_reference=find_reference)
-            results.append((seed, result))
+            results.append((one.config.seed, result))
             if not self.output.json:
-                print_result(one, result, self.options.import_modules)
+                print_result(one, result, self.options.import_modules, alone=len(configs) == 1)
             if result.exit_code:
                 break
         if self.output.json:
             summaries = [{"seed": seed, **summary(result)} for seed, result in results]
-            print_json(summaries[0] if seeds is None else summaries)
-        elif seeds is not None and len(results) > 1:
-            _print_over_seeds(results)
+            print_json(summaries[0] if self.seeds is None else summaries)
+        elif len(configs) > 1:
+            _print_over_seeds([result.evaluation.mean for _, result in results if result.evaluation is not None])
         return results[-1][1].exit_code
 
-    def _show(self, resolved: ResolvedConfig) -> int:
+    def _show(self, resolved: ResolvedConfig, seeds: list[int] | None) -> int:
         from rl_training.experiment.run.build import complete_config
 
         config, _ = complete_config(resolved)
         values = dict(_leaves(config.to_dict()))
+        if seeds is not None:
+            values["seed"], resolved.origins["seed"] = seeds, "command line"
         if self.output.json:
             print_json({key: {"value": value, "origin": _origin(resolved, key)} for key, value in values.items()})
             return 0
@@ -89,36 +116,29 @@ def _reference_summary(result: TrainResult) -> dict[str, Any] | None:
     return {"preset": reference.preset, **scores, "last_scores": list(reference.last_scores)}
 
 
-def print_result(resolved: ResolvedConfig, result: TrainResult, imports: tuple[str, ...] = ()) -> None:
-    """The card at the end: what was done, how it compares, where it is, and what to try next."""
+def print_result(
+    resolved: ResolvedConfig, result: TrainResult, imports: tuple[str, ...] = (), *, alone: bool = True
+) -> None:
+    """The card at the end: what was done, how it compares, where it is, and, for a run `alone`, what to try next."""
     config = resolved.config
     seconds = result.metrics.get("time/elapsed")
     steps, took = int(result.metrics["global_step"]), f" in {seconds:.0f} s" if seconds is not None else ""
     print_card(
         f"{config.algo.upper()} on {config.env_id}, seed {config.seed}: {steps:,} steps{took}",
         result,
-        [f"resume {result.run_dir} --total-timesteps {2 * config.total_timesteps}", "train ppo/pendulum"],
+        [
+            f"resume {shlex.quote(str(result.run_dir))} --total-timesteps {2 * config.total_timesteps}",
+            "train ppo/pendulum",
+        ]
+        if alone
+        else None,
         imports,
     )
 
 
-def _print_over_seeds(results: list[tuple[int, TrainResult]]) -> None:
-    import numpy as np
-
-    means = [result.evaluation.mean for _, result in results if result.evaluation is not None]
-    if means:
-        print(f"\n{len(means)} seeds: mean {np.mean(means):.1f}, lowest {min(means):.1f}, highest {max(means):.1f}")
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Seeds as the command line writes them: numbers with commas."""
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds takes numbers with commas, e.g. --seeds 1,2,3; got {text!r}") from None
-    if len(set(seeds)) != len(seeds):
-        raise UserError(f"--seeds names a seed twice: {text}")
-    return seeds
+def _print_over_seeds(means: list[float]) -> None:
+    if len(means) > 1:
+        print(f"\n{len(means)} seeds: mean {fmean(means):.1f}, lowest {min(means):.1f}, highest {max(means):.1f}")
 
 
 def _leaves(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rl_training.cli.options import Flag, Group, JsonOption, arg, echo, print_json, print_notes, program
+from rl_training.cli.options import Flag, Group, JsonOption, arg, echo, import_words, print_json, print_notes, program
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +91,9 @@ def _follow_plainly(follower: RunFollower) -> None:
 
 
 def _footer(follower: RunFollower) -> str:
-    folder, resume = f"run folder: {follower.run_dir}", f"{program()} resume {follower.run_dir}"
+    imports = import_words(_imports_of(follower.metadata.get("command")))
+    folder = f"run folder: {follower.run_dir}"
+    resume = f"{program()} resume {shlex.quote(str(follower.run_dir))}{imports}"
     if not follower.ended:
         if follower.silence < QUIET_SECONDS:
             return f"{folder}\nCtrl-C leaves; the run goes on"
@@ -101,3 +105,10 @@ def _footer(follower: RunFollower) -> str:
     if follower.view.status != "completed":
         lines.append(f"resume with: {resume}")
     return "\n".join(lines)
+
+
+def _imports_of(command: object) -> list[str]:
+    """What the run's own command imported, as its metadata has it."""
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    after = [value for option, value in pairwise(words) if option == "--import"]
+    return after + [word.removeprefix("--import=") for word in words if word.startswith("--import=")]

@@ -16,15 +16,18 @@ from rl_training.cli.options import (
     TEXT,
     Flag,
     Group,
+    ImportModules,
     JsonOption,
     Number,
     Settings,
     arg,
+    import_modules,
     overrides_of,
     print_json,
     program,
     say,
 )
+from rl_training.cli.seeds import parse_seeds
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
 
@@ -102,10 +105,11 @@ class Benchmark:
     """
 
     manifest: Annotated[str, tyro.conf.Positional, arg("MANIFEST")]
-    """classic_control, box2d, mujoco, goals or smoke; a preset; or a YAML file with name, presets, seeds, episodes, overrides."""
+    """classic_control, box2d, mujoco, goals or smoke; a preset; a YAML config; or a YAML file with name, presets (names or config
+    files), seeds, episodes and overrides."""
     json_output: Annotated[JsonOption, Group]
-    seeds: Annotated[str | None, TEXT, arg("0,1,2")] = None
-    """Seeds instead of the manifest's."""
+    seeds: Annotated[str | None, TEXT, arg("SEEDS")] = None
+    """Seeds instead of the manifest's, e.g. --seeds 0-9."""
     episodes: Number = None
     """Evaluation episodes per seed instead of the manifest's."""
     set: Settings = ()
@@ -116,6 +120,7 @@ class Benchmark:
     """Where runs and results are kept; runs/zoo/NAME by default."""
     redo: Flag = False
     """Train anew what the folder has from another config, code or package version, instead of refusing it."""
+    import_modules: ImportModules = ()
 
     def run(self) -> int:
         if self.jobs is not None and self.jobs < 1:
@@ -124,11 +129,21 @@ class Benchmark:
         from rl_training.zoo.benchmark import run_benchmark
         from rl_training.zoo.manifest import load_manifest
 
+        import_modules(self.import_modules)
         named = load_manifest(self.manifest)
         manifest = self._with_options(named)
-        asked = len((manifest if self.manifest in preset_names() else named).seeds)  # a preset alone asks for none
+        alone = self.manifest in (*preset_names(), *named.presets)  # asks for no number of seeds itself
+        asked = len((manifest if alone else named).seeds)
         output = self.output or Path("runs/zoo") / manifest.name
-        outcome = run_benchmark(manifest, output, seeds_asked=asked, jobs=self.jobs, redo=self.redo, say=say)
+        outcome = run_benchmark(
+            manifest,
+            output,
+            seeds_asked=asked,
+            jobs=self.jobs,
+            redo=self.redo,
+            imports=self.import_modules,
+            say=say,
+        )
         if self.json_output.json:
             again = self._again(output) if outcome.exit_code else None
             print_json({**_outcome_values(outcome, output), "continue_with": again})
@@ -139,7 +154,7 @@ class Benchmark:
     def _with_options(self, manifest: Manifest) -> Manifest:
         return replace(
             manifest,
-            seeds=manifest.seeds if self.seeds is None else tuple(train.parse_seeds(self.seeds)),
+            seeds=manifest.seeds if self.seeds is None else tuple(parse_seeds(self.seeds)),
             episodes=manifest.episodes if self.episodes is None else self.episodes,
             overrides={**manifest.overrides, **overrides_of(self.set)},
         )
@@ -164,7 +179,8 @@ class Benchmark:
         for name in ("seeds", "episodes", "jobs"):
             value = getattr(self, name)
             words += [f"--{name}", str(value)] if value is not None else []
-        return shlex.join([program(), *words, *(word for setting in self.set for word in ("--set", setting))])
+        words += [word for setting in self.set for word in ("--set", setting)]
+        return shlex.join([program(), *words, *(word for name in self.import_modules for word in ("--import", name))])
 
 
 COMMANDS: dict[str, tuple[type, str]] = {

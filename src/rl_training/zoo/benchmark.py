@@ -40,14 +40,16 @@ def run_benchmark(
     seeds_asked: int | None = None,
     jobs: int | None = None,
     redo: bool = False,
+    imports: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> BenchmarkOutcome:
     """Trains what is not finished yet, continues what was killed, and writes the data files under `output/results/`.
 
     `seeds_asked` is how many seeds there should be, where that is more than the manifest has now; the data files say both. Numbers
-    that were made with another config, code or package version are refused, or made anew with `redo`.
+    that were made with another config, code or package version are refused, or made anew with `redo`. `imports` are modules and
+    files that register what the configs name; they have been imported here already.
     """
-    tasks = plan(manifest, output)
+    tasks = plan(manifest, output, imports)
     asked = seeds_asked or len(manifest.seeds)
     claim_folder(output, manifest.name)
     with locked(output / ".lock", busy=f"another benchmark is running in {output}"):
@@ -70,16 +72,16 @@ def default_jobs() -> int:
     return max(1, cores // 2)
 
 
-def plan(manifest: Manifest, output: Path) -> list[SeedTask]:
+def plan(manifest: Manifest, output: Path, imports: tuple[str, ...] = ()) -> list[SeedTask]:
     """The runs of a benchmark, seed by seed, so that every preset has a first result early; the configs are checked."""
     parts = []
     for preset in manifest.presets:
         resolved = _checked_config(preset, manifest.overrides)
         config = {key: value for key, value in resolved.config.to_dict().items() if key not in OWN_KEYS}
-        fingerprint = run_fingerprint(config, manifest.episodes, _device(resolved.config.device))
+        fingerprint = run_fingerprint(config, manifest.episodes, _device(resolved.config.device), imports)
         parts.append((preset, config, fingerprint))
     return [
-        SeedTask(preset, seed, manifest.overrides, manifest.episodes, output, config, fingerprint)
+        SeedTask(preset, seed, manifest.overrides, manifest.episodes, output, config, fingerprint, imports)
         for seed in manifest.seeds
         for preset, config, fingerprint in parts
     ]
@@ -90,15 +92,18 @@ def _checked_config(preset: str, overrides: Mapping[str, Any]) -> ResolvedConfig
         resolved = resolve(preset, overrides, "overrides")
         complete_config(resolved)  # an unknown hyperparameter is an error now, not in the middle of the night
     except UserError as error:
-        raise UserError(f"{preset}: {error}") from None
+        raise UserError(str(error) if str(error).startswith(preset) else f"{preset}: {error}") from None
     return resolved
 
 
-def command_for(preset: str, seeds: Sequence[int], episodes: int, overrides: Mapping[str, Any]) -> str:
+def command_for(
+    preset: str, seeds: Sequence[int], episodes: int, overrides: Mapping[str, Any], imports: Sequence[str] = ()
+) -> str:
     """The command that repeats one preset's part of a benchmark."""
     settings = [f"{key}={_override_text(key, value)}" for key, value in overrides.items()]
     words = ["axiomrl", "zoo", "benchmark", preset, "--seeds", ",".join(map(str, seeds)), "--episodes", str(episodes)]
-    return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+    words += [word for setting in settings for word in ("--set", setting)]
+    return shlex.join([*words, *(word for name in imports for word in ("--import", name))])
 
 
 def _override_text(key: str, value: Any) -> str:
@@ -133,7 +138,7 @@ def _write_result(
     runs = [run for task in own if (run := task.result())]
     if not runs:
         return None
-    command = command_for(preset, [run["seed"] for run in runs], manifest.episodes, manifest.overrides)
+    command = command_for(preset, [run["seed"] for run in runs], manifest.episodes, manifest.overrides, own[0].imports)
     record = result_record(preset, manifest.overrides, manifest.episodes, runs, command)
     record |= {"manifest": manifest.name, "seeds_asked": seeds_asked, "fingerprint": own[0].fingerprint}
     path = data_file(own[0].output, preset)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from rl_training.experiment.config.loader import read_config_text
 from rl_training.experiment.config.presets import preset_names
-from rl_training.experiment.config.yaml_files import Origin, parse_yaml
+from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.config.yaml_files import Entry, Origin, parse_yaml
 from rl_training.utils.coerce import FieldError, build_dataclass, check_fields, did_you_mean
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Check, Range
 from rl_training.utils.printable import quoted
+from rl_training.zoo.seed_files import file_stem, is_config_file
 
 DEFAULT_SEEDS, DEFAULT_EPISODES = (0, 1, 2, 3, 4), 100
 OWN_KEYS = ("seed", "output_dir", "logging")
@@ -34,7 +36,7 @@ class Manifest:
     name: Annotated[str, Check(_name_problem)]
     """What the benchmark is called; its output folder is named after it."""
     presets: tuple[str, ...]
-    """Presets to train."""
+    """Presets to train, or config files of your own, which end in .yaml."""
     seeds: tuple[Annotated[int, Range(ge=0, lt=2**32)], ...] = DEFAULT_SEEDS
     """Each preset is trained once per seed."""
     episodes: Annotated[int, Range(ge=1)] = DEFAULT_EPISODES
@@ -46,14 +48,19 @@ class Manifest:
         check_fields(self)
         known = preset_names()
         for name in self.presets:
-            if name not in known:
-                raise FieldError("presets", f"no preset {quoted(name)}{did_you_mean(name, known)}")
+            if not is_config_file(name) and name not in known:
+                hint = did_you_mean(name, known)
+                raise FieldError("presets", f"no preset {quoted(name)}{hint} (the name of a file ends in .yaml)")
         for key, values in (("presets", self.presets), ("seeds", self.seeds)):
             if not values:
                 raise FieldError(key, "is empty")
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
                 raise FieldError(key, f"names {quoted(twice)} twice")
+        stems = [file_stem(name) for name in self.presets]
+        same = [name for name, stem in zip(self.presets, stems) if stems.count(stem) > 1]
+        if same:
+            raise FieldError("presets", f"{quoted(same[0])} and {quoted(same[1])} would share a folder: rename one")
         for key in self.overrides:
             if key.partition(".")[0] in OWN_KEYS:
                 raise FieldError("overrides", f"{key!r} is set by the benchmark itself")
@@ -67,13 +74,18 @@ def manifest_names() -> list[str]:
 
 
 def load_manifest(source: str) -> Manifest:
-    """A manifest of the package by name, a YAML file, or a preset, which is a manifest of one."""
-    if source.endswith((".yaml", ".yml")):
-        try:
-            text = Path(source).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        return parse_manifest(text, source)
+    """A manifest of the package by name, a YAML file, or a preset or a config file, which are manifests of one."""
+    if is_config_file(source):
+        text = read_config_text(Path(source))
+        keys = _document(text, source)
+        if "presets" not in keys and set(keys) & {field.name for field in fields(TrainConfig)} | set(keys) & {"base"}:
+            return Manifest(
+                name=re.sub(r"[^A-Za-z0-9_-]+", "_", Path(source).stem).lstrip("_-") or "config", presets=(source,)
+            )
+        manifest = parse_manifest(text, source)
+        folder = Path(source).parent
+        entries = [str(folder / name) if is_config_file(name) else name for name in manifest.presets]
+        return replace(manifest, presets=tuple(entries))
     if source in manifest_names():
         return parse_manifest((_shipped_folder() / f"{source}.yaml").read_text("utf-8"), f"manifest {source}")
     presets = preset_names()
@@ -87,11 +99,17 @@ def load_manifest(source: str) -> Manifest:
 
 def parse_manifest(text: str, place: str) -> Manifest:
     """The manifest in a YAML text; errors name the place and the line."""
+    document = _document(text, place)
+    lines = {key: entry.origin.where for key, entry in document.items()}
+    values = {key: entry.plain() for key, entry in document.items()}
+    return build_dataclass(Manifest, values, "", lambda key: lines.get(key) if key else place)
+
+
+def _document(text: str, place: str) -> dict[str, Entry]:
     root = parse_yaml(text, lambda line: Origin(place, f"{place}:{line}"))
-    if root is None or not isinstance(root.value, Mapping):
+    if root is None or not isinstance(root.value, dict):
         raise ConfigError(f"{place}: expected the keys name, presets and seeds; see `axiomrl zoo benchmark --help`")
-    lines = {key: entry.origin.where for key, entry in root.value.items()}
-    return build_dataclass(Manifest, root.plain(), "", lambda key: lines.get(key) if key else place)
+    return root.value
 
 
 def _shipped_folder() -> Any:

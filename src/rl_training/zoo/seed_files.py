@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.disk import replace_file
 from rl_training.utils.errors import UserError
 from rl_training.utils.safe_files import read_json
+from rl_training.utils.user_code import import_modules, source_of
 from rl_training.version import __version__
 
 IDENTITY, RESULTS = "benchmark.json", "results"
@@ -45,6 +46,8 @@ class SeedTask:
     config: dict[str, Any]
     """The config that determines the scores, as plain values."""
     fingerprint: dict[str, Any]
+    imports: tuple[str, ...] = ()
+    """Modules and files of the user's that are imported first."""
 
     def __str__(self) -> str:
         return f"{self.preset} seed {self.seed}"
@@ -61,6 +64,37 @@ class SeedTask:
     @property
     def log(self) -> Path:
         return self.file.with_suffix(".log")
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / f".seed{self.seed}.lock"
+
+    @property
+    def begun(self) -> bool:
+        return self.file.exists()
+
+    def work(self) -> None:
+        """Trains and measures, from where an earlier process has left off."""
+        from rl_training.zoo.measure import is_resumable, measure_seed
+
+        if code_fingerprint() != self.fingerprint["code"]:
+            raise UserError("the source code of AxiomRL changed while the benchmark was running; start it again")
+        import_modules(self.imports)
+        for run_dir in self.run_dirs():
+            if not is_resumable(run_dir):  # killed before it had anything
+                shutil.rmtree(run_dir)
+        if not self.begun:
+            self.write(None)
+        self.write(measure_seed(self.preset, self.overrides, self.episodes, self.folder, self.seed))
+
+    def ending(self) -> str | None:
+        """One line for a finished run."""
+        if (run := self.result()) is None:
+            return None
+        took = "" if run["seconds"] is None else f" in {run['seconds']:.0f} s"
+        inexact = sorted(set(run.get("resume_grades", ())) - {"exact"})
+        note = f" (resumed with grade {inexact[0]}: not the same run bit for bit)" if inexact else ""
+        return f"{self}: done{took}, last {run['last']['mean']:.1f}, best {run['best']['mean']:.1f}{note}"
 
     def run_dirs(self) -> list[Path]:
         """The run directories of this seed, oldest first."""
@@ -102,8 +136,13 @@ def begun_runs(folder: Path, seed: int, algo: str = "*") -> list[Path]:
 
 
 def file_stem(preset: str) -> str:
-    """A preset's name as a file name."""
-    return preset.replace("/", "_")
+    """A preset's name, or that of a config file, as a file name."""
+    return Path(preset).stem if is_config_file(preset) else preset.replace("/", "_")
+
+
+def is_config_file(preset: str) -> bool:
+    """Whether an entry of a manifest is a config file instead of a preset."""
+    return preset.endswith((".yaml", ".yml"))
 
 
 def data_file(output: Path, preset: str) -> Path:
@@ -149,9 +188,13 @@ def config_fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def run_fingerprint(config: Mapping[str, Any], episodes: int, device: str) -> dict[str, Any]:
+def run_fingerprint(
+    config: Mapping[str, Any], episodes: int, device: str, imports: Iterable[str] = ()
+) -> dict[str, Any]:
     """All parts of a measured run: two runs of equal fingerprint and seed must give equal scores."""
+    own = {name: hashlib.sha256(source_of(name).read_bytes()).hexdigest()[:16] for name in imports}
     return {
+        **({"imports": own} if own else {}),
         "config": config_fingerprint(config),
         "code": code_fingerprint(),
         "episodes": episodes,

@@ -1,11 +1,10 @@
-"""Runs of a benchmark side by side, each in a process of its own that ends with its parent."""
+"""Runs side by side, each in a process of its own that ends with its parent: those of a benchmark, and of several seeds."""
 
 from __future__ import annotations
 
 import fcntl
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -17,23 +16,46 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from rl_training.experiment.run.signals import ReceivedSignal, stop_on_signals
 from rl_training.utils.errors import AxiomError, UserError
-from rl_training.zoo.seed_files import SeedTask, code_fingerprint
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run_tasks(
-    tasks: Iterable[SeedTask], jobs: int, say: Callable[[str], None]
-) -> tuple[dict[SeedTask, str], ReceivedSignal]:
+class Task(Protocol):
+    """One run. It is pickled on its way to the process that does it."""
+
+    @property
+    def log(self) -> Path:
+        """Where everything goes that the run prints."""
+
+    @property
+    def lock(self) -> Path:
+        """Held while the run is being done: two must never write to one run."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether an earlier process has done a part of it."""
+
+    def work(self) -> None:
+        """Does the run; an AxiomError is a failure, or a stop by a signal if its exit code says so."""
+
+    def ending(self) -> str | None:
+        """What is said of a run that ended well, or was stopped by a signal; None for nothing."""
+
+
+TaskT = TypeVar("TaskT", bound=Task)
+
+
+def run_tasks(tasks: Iterable[TaskT], jobs: int, say: Callable[[str], None]) -> tuple[dict[TaskT, str], ReceivedSignal]:
     """Runs the tasks, at most `jobs` at a time; returns what failed and why, and the signal that stopped it, if any.
 
     After the first Ctrl-C or SIGTERM nothing new is started and the running processes save and leave; after the second they are
     killed. Either way they continue where they were when the same tasks are run again.
     """
-    pending, running, failed = deque(tasks), dict[int, tuple[SeedTask, SpawnProcess]](), dict[SeedTask, str]()
+    pending, running, failed = deque(tasks), dict[int, tuple[TaskT, SpawnProcess]](), dict[TaskT, str]()
 
     def stop(name: str) -> None:
         pending.clear()
@@ -51,7 +73,7 @@ def run_tasks(
                         if not pending:
                             break
                         task = pending.popleft()
-                        say(f"{task}: {'continued' if task.file.exists() else 'started'}")
+                        say(f"{task}: {'continued' if task.begun else 'started'}")
                         task.log.unlink(missing_ok=True)
                         process = SpawnProcess(target=_work, args=(task,))
                         process.start()
@@ -63,8 +85,8 @@ def run_tasks(
                     if process.exitcode and received.number is None:
                         failed[task] = _reason(task, process.exitcode)
                         say(f"{task}: FAILED: {failed[task]} (log: {task.log})")
-                    elif not process.exitcode:
-                        say(_summary(task))
+                    elif (text := task.ending()) is not None:
+                        say(text)
         finally:
             for _, process in running.values():
                 process.kill()
@@ -82,39 +104,26 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         yield
 
 
-def _work(task: SeedTask) -> None:
+def _work(task: Task) -> None:
     """The body of a process."""
     # Ctrl-C reaches the whole process group, but SIGINT stays blocked here: the parent answers it, and sends SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    task.folder.mkdir(parents=True, exist_ok=True)
-    # A process whose parent was killed may still be about to leave: two must never write to one run.
-    with locked(task.folder / f".seed{task.seed}.lock"):
+    task.lock.parent.mkdir(parents=True, exist_ok=True)
+    # A process whose parent was killed may still be about to leave.
+    with locked(task.lock):
         log = os.open(task.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
         try:
-            _measure(task)
+            task.work()
         except AxiomError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             sys.exit(error.exit_code)
         except Exception:
             traceback.print_exc()
             sys.exit(1)
-
-
-def _measure(task: SeedTask) -> None:
-    from rl_training.zoo.measure import is_resumable, measure_seed
-
-    if code_fingerprint() != task.fingerprint["code"]:
-        raise UserError("the source code of AxiomRL changed while the benchmark was running; start it again")
-    for run_dir in task.run_dirs():
-        if not is_resumable(run_dir):  # killed before it had anything
-            shutil.rmtree(run_dir)
-    if not task.file.exists():
-        task.write(None)
-    task.write(measure_seed(task.preset, task.overrides, task.episodes, task.folder, task.seed))
 
 
 def _leave_with_parent() -> None:
@@ -133,16 +142,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _summary(task: SeedTask) -> str:
-    run = task.result()
-    assert run is not None, "a process that ends well has written its result"
-    took = "" if run["seconds"] is None else f" in {run['seconds']:.0f} s"
-    inexact = sorted(set(run.get("resume_grades", ())) - {"exact"})
-    note = f" (resumed with grade {inexact[0]}: not the same run bit for bit)" if inexact else ""
-    return f"{task}: done{took}, last {run['last']['mean']:.1f}, best {run['best']['mean']:.1f}{note}"
-
-
-def _reason(task: SeedTask, exit_code: int) -> str:
+def _reason(task: Task, exit_code: int) -> str:
     if exit_code < 0:
         return f"killed by {signal.Signals(-exit_code).name}"
     text = task.log.read_text(encoding="utf-8", errors="replace") if task.log.exists() else ""

@@ -178,7 +178,7 @@ def test_bad_input_is_exit_2(tmp_path, capsys):
         (["smok"], "no manifest 'smok'; did you mean 'smoke'?"),
         (["smoke", "--jobs=0"], "--jobs must be at least 1"),
         (["smoke", "--seeds=1,1"], "--seeds names a seed twice"),
-        (["smoke", "--seeds=-1"], "key 'seeds[0]': must be >= 0"),
+        (["smoke", "--seeds=-1"], "--seeds takes numbers and ranges with commas"),
         (["smoke", "--episodes=0"], "key 'episodes': must be >= 1"),
         (["smoke", "--set=seed=3"], "'seed' is set by the benchmark itself"),
         (["smoke", "--set=nonsense=3"], "key 'nonsense': unknown key"),
@@ -187,3 +187,21 @@ def test_bad_input_is_exit_2(tmp_path, capsys):
         assert main(["zoo", "benchmark", *arguments]) == 2, arguments
         err = capsys.readouterr().err
         assert message in err and err.count("error:") == 1 and "Traceback" not in err
+
+
+def test_a_config_file_with_an_import_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code = "import gymnasium as gym\nfrom gymnasium.envs.classic_control import CartPoleEnv\n"
+    (tmp_path / "benched_env.py").write_text(f"{code}gym.register('Benched-v0', entry_point=CartPoleEnv)\n")
+    settings = "".join(f"{key}: {json.dumps(value)}\n" for key, value in TINY.items() if "." not in key)
+    hyperparams = "hyperparams: {num_steps: 16, num_minibatches: 4}\n"
+    (tmp_path / "mine.yaml").write_text(f"algo: ppo\nenv_id: Benched-v0\n{settings}{hyperparams}")
+    command = ["zoo", "benchmark", "mine.yaml", "--seeds", "0", "--episodes", "2", "--import", "benched_env.py"]
+    assert main([*command, "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert result["preset"] == "mine.yaml" and Path(result["file"]).name == "mine.json"
+    assert shlex.split(result["command"])[1:] == command, "the command that repeats it carries the import"
+    (tmp_path / "benched_env.py").write_text(f"{code}gym.register('Benched-v0', entry_point=CartPoleEnv)\n# changed\n")
+    assert main(command) == 2
+    assert "imports.benched_env.py" in capsys.readouterr().err, "numbers of other code are not mixed"

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rl_training.utils.errors import ConfigError
+from rl_training.utils.errors import ConfigError, UserError
+from rl_training.zoo.benchmark import plan
 from rl_training.zoo.catalog import FAMILIES, catalog
 from rl_training.zoo.manifest import load_manifest, manifest_names, parse_manifest
 
@@ -67,10 +68,32 @@ def test_mistakes_are_named(text, message):
         ("smok", "no manifest 'smok'; did you mean 'smoke'?"),
         ("ppo/cartpol", "no manifest 'ppo/cartpol'; did you mean 'ppo/cartpole'?"),
         ("xyz", "no manifest 'xyz'; there are box2d, classic_control, goals, mujoco, smoke, your own YAML files"),
-        ("nothing.yaml", "nothing.yaml: cannot be read: No such file or directory"),
+        ("nothing.yaml", "nothing.yaml: no such file"),
     ],
 )
 def test_manifests_that_are_not_there(source, message):
     with pytest.raises(ConfigError) as error:
         load_manifest(source)
     assert str(error.value).startswith(message)
+
+
+def test_config_files_are_entries_and_manifests_of_one(tmp_path):
+    (tmp_path / "mine.yaml").write_text("algo: a2c\nenv_id: CartPole-v1\n")
+    (tmp_path / "other.yaml").write_text(GOOD.replace("ppo/cartpole", "ppo/cartpole, mine.yaml"))
+    manifest = load_manifest(str(tmp_path / "other.yaml"))
+    assert manifest.presets == ("ppo/cartpole", str(tmp_path / "mine.yaml")), "beside the manifest, wherever that is"
+    tasks = plan(manifest, tmp_path / "out")
+    assert [task.folder.name for task in tasks[:2]] == ["ppo_cartpole", "mine"]
+    assert tasks[1].config["algo"] == "a2c"
+    one = load_manifest(str(tmp_path / "mine.yaml"))
+    assert (one.name, one.presets) == ("mine", (str(tmp_path / "mine.yaml"),))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [("a/x.yaml, b/x.yaml", "would share a folder"), ("nothing.yaml", "nothing.yaml: no such file")],
+)
+def test_config_files_that_cannot_be_entries(entries, message, tmp_path):
+    (tmp_path / "m.yaml").write_text(GOOD.replace("ppo/cartpole", entries))
+    with pytest.raises(UserError, match=message):
+        plan(load_manifest(str(tmp_path / "m.yaml")), tmp_path / "out")

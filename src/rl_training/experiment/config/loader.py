@@ -94,6 +94,11 @@ def resolve(
     return ResolvedConfig(config, origins, locations)
 
 
+def read_config_text(path: Path) -> str:
+    """The text of a YAML file that the user named; ConfigError says what is wrong with the file."""
+    return _FileSource(path).read()
+
+
 def parse_override(text: str) -> tuple[str, Any]:
     """The dotted key and the value of `key.sub=value`; the value is read as YAML."""
     key, equals, value_text = text.partition("=")
