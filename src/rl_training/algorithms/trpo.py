@@ -19,7 +19,7 @@ from rl_training.execution.optimizers import Adam, FlatOptimizer, flat, split_as
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.distributions import Distribution
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.errors import ConfigError, NonFiniteError
+from rl_training.utils.errors import NONFINITE_CAUSES, ConfigError, NonFiniteError
 from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule, schedule_value
 
@@ -271,6 +271,5 @@ def _raise_if_nonfinite(terms: Mapping[str, Tensor]) -> None:
     bad = [name for name, fine in zip(terms, finite) if not fine]
     if bad:
         raise NonFiniteError(
-            f"{', '.join(bad)} became NaN or infinite; the weights are those before that step.\n"
-            "Usual causes: unscaled rewards or observations (env.normalize_observations, env.normalize_rewards)."
+            f"{', '.join(bad)} became NaN or infinite; the weights are those before that step.\n{NONFINITE_CAUSES}"
         )

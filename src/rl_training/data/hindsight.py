@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
-from rl_training.data.replay_ring import count_ranges, to_host
+from rl_training.data.replay_ring import TERMINATED, count_ranges, to_host
 from rl_training.data.replay_storage import Ints
 from rl_training.execution.batches import ObsTensor
 
@@ -25,11 +25,14 @@ class HindsightReplayBuffer(ReplayBuffer):
 
     The strategy is "future": the new goal is what was achieved after a step drawn uniformly from the transition's own to the last
     stored one of its episode. Rewards and terminations of the n steps are computed anew: a return ends with the first step that
-    is terminal for the new goal, and bootstraps where the episode ended without that, however it ended. Transitions that
+    is terminal for the new goal, and bootstraps where the episode ended without that, however it ended. Where terminations have no
+    rule (`terminated` is None) they are as stored, because nothing says that they had to do with the goal. Transitions that
     are not chosen, and all sequences, are as they were stored. The choice comes from the buffer's own random stream.
     """
 
-    def __init__(self, *args: Any, hindsight: float, reward: GoalFunction, terminated: GoalFunction, **options: Any):
+    def __init__(
+        self, *args: Any, hindsight: float, reward: GoalFunction, terminated: GoalFunction | None, **options: Any
+    ):
         super().__init__(*args, **options)
         assert {ACHIEVED, DESIRED} <= self._obs.columns.keys(), "observations have no goals"
         self.hindsight, self._reward, self._terminated = hindsight, reward, terminated
@@ -77,9 +80,14 @@ class HindsightReplayBuffer(ReplayBuffer):
         n = self.n_step
         counts_nK = counts + np.arange(n)[:, None]
         inside_nK = counts_nK <= last
-        achieved = self._achieved(np.minimum(counts_nK, last).reshape(-1), np.tile(envs, n))
-        pairs = to_host(achieved), np.tile(goals, (n, *[1] * (goals.ndim - 1)))
-        reached_nK = self._terminated(*pairs).reshape(n, -1)  # behind the episode, its last step is repeated
+        steps_nK = np.minimum(counts_nK, last).reshape(-1)  # behind the episode, its last step is repeated
+        envs_nK = np.tile(envs, n)
+        pairs = to_host(self._achieved(steps_nK, envs_nK)), np.tile(goals, (n, *[1] * (goals.ndim - 1)))
+        if self._terminated is None:
+            reached = (self._flags(self._rows(steps_nK, envs_nK)) & TERMINATED) != 0
+        else:
+            reached = self._terminated(*pairs)
+        reached_nK = reached.reshape(n, -1)
         used_nK = inside_nK & (reached_nK.cumsum(axis=0) - reached_nK == 0)
         rewards_nK = np.where(used_nK, self._reward(*pairs).reshape(n, -1), 0.0).astype(np.float32)
         steps = used_nK.sum(axis=0)

@@ -17,7 +17,7 @@ from rl_training.data.replay_storage import Ints
 from rl_training.data.rollout_buffer import Shape
 from rl_training.data.sum_tree import SumTree
 from rl_training.execution.batches import ObsTensor
-from rl_training.utils.errors import CheckpointError, ConfigError, NonFiniteError
+from rl_training.utils.errors import NONFINITE_CAUSES, CheckpointError, ConfigError, NonFiniteError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TransitionBatch:
     rewards: Tensor
     """(B,) float32: sum of γ^k r_k over the m steps, times the reward scale."""
     next_obs: ObsTensor
-    """(B, ...) the true observation after the m-th step."""
+    """(B, ...) the true observation after the m-th step; of a terminal one only what is finite."""
     discounts: Tensor
     """(B,) float32: γ^m, and 0 where the m-th step terminated."""
     weights: Tensor
@@ -260,7 +260,7 @@ class ReplayBuffer(ReplayRing):
         self._update_tree(self._tree)
         errors = np.abs(to_host(td_errors).astype(np.float64))
         if not np.isfinite(errors).all():
-            raise NonFiniteError("a TD error is NaN or infinite; lower the learning rate or look at the rewards")
+            raise NonFiniteError(f"a TD error became NaN or infinite.\n{NONFINITE_CAUSES}")
         priorities = (errors + self.prioritization.epsilon) ** self.prioritization.alpha
         counts, envs = np.divmod(indices, self.num_envs)
         present = counts >= self._lowest().take(envs)

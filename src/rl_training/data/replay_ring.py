@@ -111,7 +111,8 @@ class ReplayRing:
     ) -> None:
         """Appends one step of all environments, (N, ...), all but observations and actions on the host.
 
-        Inside an episode `obs` is the previous `next_obs` and is not stored again. An invalid step is not stored, and if its
+        Inside an episode `obs` is the previous `next_obs` and is not stored again. A terminal observation is stored as
+        `with_finite_ends` makes it. An invalid step is not stored, and if its
         environment was inside an episode (its worker died), that episode ends with the step before, as a truncated one.
         """
         keep = np.asarray(valid)
@@ -125,6 +126,8 @@ class ReplayRing:
             chosen = torch.from_numpy(which)
             obs, next_obs, actions = _select(obs, chosen), _select(next_obs, chosen), actions[chosen.to(actions.device)]
             ended_by, cut_by, reward = ended_by[which], cut_by[which], reward[which]
+        if np.count_nonzero(ended_by):
+            next_obs = with_finite_ends(next_obs, obs, torch.from_numpy(ended_by))
         counts, envs, fresh = self.counts[which], self._envs[which], ~self._open[which]
         next_counts = counts + 1
         rows, next_rows = self._rows(counts, envs), self._rows(next_counts, envs)
@@ -297,6 +300,26 @@ class ReplayRing:
 
 def to_host(tensor: Tensor) -> NDArray[Any]:
     return tensor.detach().cpu().numpy()
+
+
+def with_finite_ends(next_obs: ObsTensor, obs: ObsTensor, terminated: Tensor) -> ObsTensor:
+    """`next_obs` (B, ...) with the numbers of `obs` in place of NaN and infinities, in the rows that `terminated` (B,) bool says.
+
+    Environments may leave their terminal observation undefined. No value is taken of it, but 0 · NaN is NaN, and a network that
+    normalises over the batch would see it in every row. All that is finite stays as it is.
+    """
+    if isinstance(next_obs, dict):
+        assert isinstance(obs, dict)
+        return {key: _with_finite_ends(rows, obs[key], terminated) for key, rows in next_obs.items()}
+    assert isinstance(obs, Tensor)
+    return _with_finite_ends(next_obs, obs, terminated)
+
+
+def _with_finite_ends(rows: Tensor, before: Tensor, terminated: Tensor) -> Tensor:
+    if not rows.is_floating_point():
+        return rows
+    ended = terminated.to(rows.device).view(-1, *[1] * (rows.dim() - 1))
+    return torch.where(ended & ~rows.isfinite(), before.to(rows.device), rows)
 
 
 def count_ranges(start: Ints, stop: Ints) -> tuple[Ints, Ints]:

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
+from rl_training.data.replay_ring import with_finite_ends
 from rl_training.execution.batches import ObsTensor, mapped
 from rl_training.utils.errors import CheckpointError, UserError
 from rl_training.utils.schedules import Schedule, schedule_value
@@ -88,7 +89,8 @@ class TransitionDataset:
                 f"a dataset needs equally many rows of each kind, and at least one; it has {sorted(lengths)}"
             )
         self._obs: ObsTensor = map_obs(torch.from_numpy, obs)
-        self._next_obs: ObsTensor = map_obs(torch.from_numpy, next_obs)
+        ended = torch.from_numpy(np.asarray(terminated, dtype=np.bool_))
+        self._next_obs = with_finite_ends(map_obs(torch.from_numpy, next_obs), self._obs, ended)
         self._actions = torch.from_numpy(np.asarray(actions))
         self._rewards = torch.from_numpy(np.asarray(rewards, dtype=np.float32))
         self._discounts = torch.from_numpy(np.where(terminated, 0.0, gamma).astype(np.float32))

@@ -22,7 +22,7 @@ Rule = Callable[[Array, Array, dict[str, Any]], Any]
 class GoalRules:
     """Asks an environment of its own, which is closed with this object.
 
-    `compute_reward` is required. Without `compute_terminated`, no goal terminates an episode.
+    `compute_reward` is required. Without `compute_terminated` nothing is known of which goals end an episode.
     """
 
     def __init__(self, env: gym.Env[Any, Any]):
@@ -35,17 +35,15 @@ class GoalRules:
             )
         goals = _example_goals(env)
         self._reward = _for_batches(env.get_wrapper_attr("compute_reward"), goals)
-        self._terminated: Callable[[Array, Array], Array] = lambda achieved, desired: np.zeros(len(achieved))
+        self.terminated: Callable[[Array, Array], Array] | None = None
+        """Goals (B, ...) -> (B,) bool; None if the environment has no such rule."""
         if env.has_wrapper_attr("compute_terminated"):
-            self._terminated = _for_batches(env.get_wrapper_attr("compute_terminated"), goals)
+            ends = _for_batches(env.get_wrapper_attr("compute_terminated"), goals)
+            self.terminated = lambda achieved, desired: ends(achieved, desired).astype(np.bool_)
 
     def reward(self, achieved: Array, desired: Array) -> Array:
         """Goals (B, ...) -> (B,) float32."""
         return self._reward(achieved, desired).astype(np.float32)
-
-    def terminated(self, achieved: Array, desired: Array) -> Array:
-        """Goals (B, ...) -> (B,) bool."""
-        return self._terminated(achieved, desired).astype(np.bool_)
 
 
 def _check_space(space: spaces.Space[Any]) -> None:

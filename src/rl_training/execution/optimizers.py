@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.execution.scalar import Scalar
-from rl_training.utils.errors import CheckpointError, ExecutionError, NonFiniteError
+from rl_training.utils.errors import NONFINITE_CAUSES, CheckpointError, ExecutionError, NonFiniteError
 from rl_training.utils.schedules import Schedule
 
 Parameters: TypeAlias = nn.Module | nn.Parameter | Iterable["Parameters"]
@@ -138,9 +138,7 @@ class FlatOptimizer(ABC):
             names = [name for name, flag in zip(self._reported.names, flags) if flag]
             self._bad.zero_()
             raise NonFiniteError(
-                f"{', '.join(names)} became NaN or infinite; the weights are those before that step.\n"
-                "Usual causes: a learning rate that is too high, unscaled rewards or observations "
-                "(env.normalize_observations, env.normalize_rewards)."
+                f"{', '.join(names)} became NaN or infinite; the weights are those before that step.\n{NONFINITE_CAUSES}"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,6 +2,12 @@
 
 from rl_training.utils.printable import message
 
+NONFINITE_CAUSES = (
+    "Usual causes: a learning rate that is too high; rewards or observations that are NaN, infinite or very large\n"
+    "(`axiomrl check-env` looks for them; env.normalize_observations and env.normalize_rewards scale them)."
+)
+"""What to look at when training breaks."""
+
 
 class AxiomError(Exception):
     """Base of every error AxiomRL raises on purpose: a failure of ours or of the environment (exit code 1)."""

@@ -123,6 +123,29 @@ def test_no_end_but_the_rules_stops_the_bootstrap() -> None:
     }
 
 
+def test_without_a_rule_a_stored_termination_stays_one() -> None:
+    """A robot that fell has fallen, whatever it was meant to do; a time limit still bootstraps."""
+    buffer = make(gamma=0.5, terminated=None)
+    add_episode(buffer, [0, 1, 2], "T")
+    add_episode(buffer, [10, 11], "U")
+    add_episode(buffer, [20, 21], "")
+    assert drawn(buffer.sample(300)) == {
+        0: {1: (0, 0.5, 1), 2: (-1, 0.5, 1)},
+        1: {2: (0, 0, 2)},
+        10: {11: (0, 0.5, 11)},
+        20: {21: (0, 0.5, 21)},
+    }
+    buffer = make(n_step=3, gamma=0.5, terminated=None)
+    add_episode(buffer, [0, 1, 2], "T")
+    add_episode(buffer, [10, 11, 12], "U")
+    assert drawn(buffer.sample(400)) == {
+        0: {1: (0 - 0.5 * 1, 0, 2), 2: (-1 - 0, 0, 2)},
+        1: {2: (0, 0, 2)},
+        10: {11: (-0.5, 0.25, 12), 12: (-1, 0.25, 12)},
+        11: {12: (0, 0.5, 12)},
+    }
+
+
 def test_n_step_returns_towards_the_new_goal() -> None:
     buffer = make(n_step=3, gamma=0.5)
     add_episode(buffer, [0, 1, 2, 3, 4], "U")

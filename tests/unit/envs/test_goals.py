@@ -69,13 +69,13 @@ def test_rules_for_one_pair_are_asked_one_by_one(env: type[PointReach]) -> None:
     assert rules.terminated(*GOALS).tolist() == [True, False, True]
 
 
-def test_without_compute_terminated_no_goal_is_terminal() -> None:
+def test_without_compute_terminated_there_is_no_rule_of_ends() -> None:
     class Bits(BitFlip):
         compute_terminated = property()  # type: ignore[assignment]
 
     rules = GoalRules(Bits(2))
     same = np.zeros((2, 2), np.int8)
-    assert rules.reward(same, same).tolist() == [0, 0] and rules.terminated(same, same).tolist() == [False, False]
+    assert rules.reward(same, same).tolist() == [0, 0] and rules.terminated is None
 
 
 def test_a_wrapper_may_have_rules_of_its_own() -> None:
