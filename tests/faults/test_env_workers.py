@@ -19,10 +19,7 @@ from rl_training.envs.async_env import AsyncEnvs
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.factory import EnvFactory
 from rl_training.runtime.callbacks import Callback
-from rl_training.utils.errors import EnvWorkerError
-
-# Gymnasium reports a worker's traceback as a warning before it raises the error.
-pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
+from rl_training.utils.errors import EnvFailure, EnvWorkerError
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 ACTIONS = np.zeros(3, dtype=np.int64)
@@ -147,7 +144,9 @@ def test_the_state_of_replaced_workers_can_be_saved() -> None:
 def test_an_env_that_raises_in_a_worker_raises_here() -> None:
     stepper = stepper_with(partial(RaisingEnv, fail_at=2))
     stepper.step(ACTIONS)
-    with pytest.raises(ZeroDivisionError, match="the simulator broke at step 2"):
+    with pytest.raises(
+        EnvFailure, match=r"step 2\) failed in step\(\): ZeroDivisionError: the simulator broke at step 2"
+    ):
         stepper.step(ACTIONS)
     assert closes_quickly(stepper)
 
@@ -165,7 +164,7 @@ def test_a_replacement_that_fails_to_start_raises_its_own_error(tmp_path: Path) 
     stepper = stepper_with(Licensed, restarts=1)
     licence.unlink()
     kill(stepper, 1)
-    with pytest.raises(FileNotFoundError, match="the licence is gone"):
+    with pytest.raises(EnvFailure, match="FileNotFoundError: the licence is gone"):
         stepper.step(ACTIONS)
     assert closes_quickly(stepper)
 

@@ -145,7 +145,7 @@ class NanAfter(gym.Env):
 
     def step(self, action):
         self.steps += 1
-        reward = float("nan") if self.steps > 100 else 1.0
+        reward = 1e38 if self.steps > 100 else 1.0
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), reward, False, False, {}
 
 

@@ -138,8 +138,8 @@ class ConstantRewardEnv(CounterEnv):
         return self.reward
 
 
-class NaNRewardEnv(CounterEnv):
-    """The reward becomes NaN after `healthy_steps` steps of the instance."""
+class ExplodingRewardEnv(CounterEnv):
+    """After `healthy_steps` steps of the instance the reward is a number whose square float32 cannot hold."""
 
     def __init__(self, healthy_steps: int, script: tuple[tuple[int, Ending], ...] = ((5, "terminated"),)):
         super().__init__(script)
@@ -147,7 +147,7 @@ class NaNRewardEnv(CounterEnv):
 
     def _reward(self) -> float:
         self.healthy_steps -= 1
-        return 1.0 if self.healthy_steps >= 0 else float("nan")
+        return 1.0 if self.healthy_steps >= 0 else 1e38
 
 
 class RaisingEnv(CounterEnv):

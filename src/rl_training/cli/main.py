@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             except SystemExit as error:  # not ours: an environment's, or that of another library
                 return _fail(failures.left(error), 1)
     except AxiomError as error:
+        if os.environ.get("AXIOMRL_TRACEBACK"):  # for the author of an environment or a callback
+            traceback.print_exc()
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail("stopped at once; the last checkpoint is intact", 130)

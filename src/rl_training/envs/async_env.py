@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -15,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from gymnasium.vector.utils import concatenate, iterate
 
-from rl_training.utils.errors import EnvWorkerError
+from rl_training.utils.errors import AxiomError, EnvWorkerError
 from rl_training.utils.spaces import map_obs
 
 _PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
@@ -35,6 +36,12 @@ class _WorkerEnvFn:
         if os.getpid() != self.main_process:  # AsyncVectorEnv makes one environment in the main process too
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            try:
+                return self.make()
+            except AxiomError as error:
+                sys.exit(
+                    f"error in a worker: {error}"
+                )  # a line instead of a traceback; the main process names the worker
         return self.make()
 
 
@@ -129,6 +136,18 @@ class AsyncEnvs(AsyncVectorEnv[Any, Any]):
         for pipe in self.parent_pipes:
             if pipe is not None:
                 pipe.close()
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        """Raises a worker's own error, without the tracebacks that Gymnasium prints around it."""
+        failed = self.num_envs - sum(successes)
+        errors = sorted((self.error_queue.get() for _ in range(failed)), key=lambda error: error[0])
+        for index, *_ in errors:
+            self.parent_pipes[index].close()
+            self.parent_pipes[index] = None  # type: ignore[call-overload]
+        if errors:
+            self._state = AsyncState.DEFAULT
+            _, _, error, _ = errors[0]
+            raise error
 
     def _note_death(self, index: int) -> None:
         if self.restarts_left <= len(self._dead):  # those noted in this step are replaced when it is waited for

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.builtin.array_envs import ArrayVectorEnv
+from rl_training.envs.vector_checks import VectorChecks
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
 from rl_training.utils.errors import UserError
 from rl_training.utils.seeding import derive_seed
@@ -66,18 +67,18 @@ class EnvStepper:
         self.obs: Observation
         self.resume_grade: str | None = None
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
+        self._checks = VectorChecks(envs)
 
     def reset(self, seed: int) -> Observation:
         """Starts fresh episodes everywhere; environment i gets its own stream derived from `seed`."""
-        obs, _ = self.envs.reset(seed=self._env_seeds(seed))
-        self.obs = map_obs(np.copy, obs)
+        self.obs = self._checks.reset(seed=self._env_seeds(seed))
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
         return self.obs
 
     def step(self, actions: Array) -> StepRecord:
         """Takes one step in every environment with actions in the environments' own form."""
         obs, valid = self.obs, ~self._awaiting_reset
-        new_obs, rewards, terminated, truncated, infos = self.envs.step(actions)
+        new_obs, rewards, terminated, truncated, infos = self._checks.step(actions)
         # Copies, because a vector environment may hand out its own buffers and overwrite them in the next step.
         terminated = np.array(terminated, dtype=np.bool_)
         truncated = np.asarray(truncated, dtype=np.bool_) > terminated  # and not terminated
@@ -92,8 +93,13 @@ class EnvStepper:
             if self.mode is AutoresetMode.SAME_STEP:
                 next_obs = _with_final_obs(new_obs, infos, ended)
             else:
-                reset_obs, _ = self.envs.reset(options={"reset_mask": ended})
-                new_obs = map_obs(np.copy, reset_obs)
+                new_obs = self._checks.reset(options={"reset_mask": ended})
+        finite = self._checks.finite(next_obs, exempt=terminated)
+        if new_obs is not next_obs:
+            self._checks.finite(new_obs)
+        elif not finite:
+            # NEXT_STEP: the action that answers to a terminal observation is ignored, but it must be a number.
+            new_obs = map_obs(lambda values: _blanked(values, terminated), new_obs)
         self.obs = new_obs
         success = _final_success(infos, ended) if any_ended else None
         return StepRecord(
@@ -128,6 +134,12 @@ class EnvStepper:
         if hasattr(base, "env_fns") or isinstance(base, ArrayVectorEnv):
             return [derive_seed(seed, "env", index) for index in range(self.num_envs)]
         return derive_seed(seed, "env")  # native vector environments have one generator and take one seed
+
+
+def _blanked(values: Array, rows: Array) -> Array:
+    values = values.copy()
+    values[rows] = 0
+    return values
 
 
 def _autoreset_mode(envs: VectorEnv[Any, Any, Any]) -> AutoresetMode:

@@ -6,7 +6,7 @@ import copy
 import difflib
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -16,11 +16,12 @@ from gymnasium.wrappers import TimeLimit
 from rl_training.envs.async_env import AsyncEnvs
 from rl_training.envs.builtin.array_envs import make_array_env
 from rl_training.envs.builtin.classic_dynamics import DYNAMICS
+from rl_training.envs.checked_env import RAISED, CheckedEnv, raised_text
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
 from rl_training.envs.wrappers import WrapperMaker, wrapper_makers
-from rl_training.utils.errors import EnvCreationError
+from rl_training.utils.errors import AxiomError, EnvCreationError
 from rl_training.utils.seeding import derive_seed
 
 EnvLike = str | Callable[[], gym.Env[Any, Any]] | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
@@ -44,7 +45,7 @@ class HasEnvSettings(Protocol):
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """Makes one environment, wrapped so that its state can be saved."""
+    """Makes one environment, wrapped so that its mistakes are named and its state can be saved."""
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +53,8 @@ class EnvFactory:
     custom: Callable[[], gym.Env[Any, Any]] | None = None
     wrappers: tuple[WrapperMaker, ...] = ()
     """Innermost first."""
+    index: int | None = None
+    """The environment's number among those of a vector."""
 
     @classmethod
     def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
@@ -63,13 +66,17 @@ class EnvFactory:
         if self.custom is None:
             env = _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
         else:
-            env = self.custom()
+            env = _make_custom(self.env_id, self.custom)
             if self.max_episode_steps is not None:
                 env = TimeLimit(env, self.max_episode_steps)
         for wrap in self.wrappers:
             env = wrap(env)
         # Outermost, so that replaying an episode goes through the wrappers too.
-        return ReplayableEnv(env)
+        return ReplayableEnv(CheckedEnv(env, self.env_id, self.index))
+
+    def numbered(self, count: int) -> list[EnvFactory]:
+        """The factories of a vector of environments."""
+        return [replace(self, index=index) for index in range(count)]
 
 
 def make_vector_env(
@@ -93,8 +100,8 @@ def make_vector_env(
     if cfg.env.backend == "async":
         factory().close()  # the user's mistakes are reported from here, not from a worker
         seed = derive_seed(cfg.seed, "restarted workers")
-        return AsyncEnvs([factory] * count, mode, cfg.env.restart_workers, seed)
-    envs = SyncEnvs([factory] * count, autoreset_mode=mode)
+        return AsyncEnvs(factory.numbered(count), mode, cfg.env.restart_workers, seed)
+    envs = SyncEnvs(factory.numbered(count), autoreset_mode=mode)
     if len({id(env.unwrapped) for env in envs.envs}) < count:
         raise EnvCreationError(
             "the callable returned the same environment object twice: it must make a new one at each call, "
@@ -136,8 +143,23 @@ def _make_by_id(env_id: str, max_episode_steps: int | None, kwargs: dict[str, An
     _check_known(env_id)
     try:
         return gym.make(env_id, max_episode_steps=max_episode_steps, disable_env_checker=True, **kwargs)
-    except Exception as error:  # whatever the environment's own code raises over its arguments
-        raise EnvCreationError(f"environment {env_id!r} could not be made: {_first_line(error)}") from error
+    except RAISED as error:  # whatever the environment's own code raises over its arguments
+        raise EnvCreationError(f"environment {env_id!r} could not be made: {_creation_text(error)}") from error
+
+
+def _make_custom(name: str, make: Callable[[], gym.Env[Any, Any]]) -> gym.Env[Any, Any]:
+    try:
+        env = make()
+    except AxiomError:
+        raise
+    except RAISED as error:
+        raise EnvCreationError(f"environment {name!r} could not be made: {raised_text(error)}") from error
+    if not isinstance(env, gym.Env):
+        raise EnvCreationError(
+            f"environment {name!r}: the callable must return a gymnasium.Env, not {type(env).__module__}.{type(env).__name__}.\n"
+            "An environment of the old gym package must be rewritten, or wrapped with shimmy."
+        )
+    return env
 
 
 def _make_native(cfg: HasEnvSettings, count: int, custom: object) -> VectorEnv[Any, Any, Any]:
@@ -155,8 +177,8 @@ def _make_native(cfg: HasEnvSettings, count: int, custom: object) -> VectorEnv[A
         kwargs["max_episode_steps"] = cfg.env.max_episode_steps
     try:
         return gym.make_vec(cfg.env_id, count, vectorization_mode="vector_entry_point", wrappers=(), **kwargs)
-    except Exception as error:
-        raise EnvCreationError(f"environment {cfg.env_id!r} could not be made: {_first_line(error)}") from error
+    except RAISED as error:
+        raise EnvCreationError(f"environment {cfg.env_id!r} could not be made: {_creation_text(error)}") from error
 
 
 def _make_tensor(cfg: HasEnvSettings, count: int, custom: object, device: str) -> VectorEnv[Any, Any, Any]:
@@ -193,6 +215,6 @@ def _check_known(env_id: str) -> gym.envs.registration.EnvSpec:
     return spec
 
 
-def _first_line(error: BaseException) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    return text if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {text}"
+def _creation_text(error: BaseException) -> str:
+    # Gymnasium's own errors need no place in its code.
+    return (str(error).strip().splitlines() or [""])[0] if isinstance(error, gym.error.Error) else raised_text(error)

@@ -14,11 +14,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.checked_env import CheckedEnv
 from rl_training.envs.wrapper_state import wrappers_digest
 from rl_training.utils.spaces import map_obs, same_tree
 
 # Wrappers whose whole state is known, so that an environment's own export is enough.
-_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
+_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv)
 
 
 class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):

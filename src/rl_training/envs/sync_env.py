@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rl_training.utils.errors import SpaceError
 from rl_training.utils.spaces import Array
 
 
@@ -21,13 +20,8 @@ class SyncEnvs(SyncVectorEnv):
         if self.autoreset_mode is not AutoresetMode.SAME_STEP or not isinstance(rows, np.ndarray):
             return super().step(actions)
         infos: dict[str, Any] = {}
-        shape = rows.shape[1:]
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
-            if np.shape(obs) != shape:
-                raise SpaceError(
-                    f"an environment returned an observation of shape {np.shape(obs)}, its space has {shape}"
-                )
             if terminated or truncated:
                 infos = self._add_info(infos, {"final_obs": obs, "final_info": info}, i)
                 obs, info = env.reset()

@@ -45,6 +45,10 @@ class WriteError(AxiomError):
     """A file could not be written: the disk is full, broken or read-only. What was saved before is untouched."""
 
 
+class EnvFailure(AxiomError):
+    """An environment raised, left, or returned what Gymnasium's API does not allow: its mistake, named with where it happened."""
+
+
 class EnvWorkerError(AxiomError):
     """An environment worker process died."""
 

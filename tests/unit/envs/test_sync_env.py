@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rl_training.envs.factory import EnvFactory
 from rl_training.envs.sync_env import SyncEnvs
-from rl_training.utils.errors import SpaceError
+from rl_training.utils.errors import EnvFailure
 
 ENVS = [
     ("CartPole-v1", {"max_episode_steps": 20}),
@@ -73,7 +74,7 @@ class Grows(gym.Env[Any, Any]):
 
 
 def test_an_observation_of_another_shape_is_an_error() -> None:
-    envs = SyncEnvs([Grows], autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = SyncEnvs([EnvFactory("Grows", custom=Grows)], autoreset_mode=AutoresetMode.SAME_STEP)
     envs.reset(seed=0)
-    with pytest.raises(SpaceError, match=r"shape \(1,\), its space has \(3,\)"):
+    with pytest.raises(EnvFailure, match=r"shape \(1,\), its space has \(3,\)"):
         envs.step(np.array([0]))

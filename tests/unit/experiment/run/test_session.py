@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.envs import ConstantRewardEnv, CounterEnv, NaNRewardEnv, OsRandomEnv
+from helpers.envs import ConstantRewardEnv, CounterEnv, ExplodingRewardEnv, OsRandomEnv
 from rl_training import PPO, Callback
 from rl_training.experiment.checkpoint.store import read_checkpoint
 from rl_training.experiment.run.run_dir import read_lines
@@ -84,7 +84,7 @@ def test_metrics_at_the_end_even_between_two_reports(tmp_path: Path) -> None:
 
 
 def test_a_nan_stops_before_the_weights_are_touched_and_the_state_is_kept(tmp_path: Path) -> None:
-    agent = agent_in(tmp_path, lambda: NaNRewardEnv(healthy_steps=25), evaluation={"every": 0})
+    agent = agent_in(tmp_path, lambda: ExplodingRewardEnv(healthy_steps=25), evaluation={"every": 0})
     with pytest.raises(NonFiniteError, match="loss.* became NaN or infinite") as caught:
         agent.learn()
     assert "value_loss" in str(caught.value)
@@ -102,7 +102,7 @@ def test_a_nan_stops_before_the_weights_are_touched_and_the_state_is_kept(tmp_pa
 
 
 def test_without_a_run_directory_a_nan_is_reported_all_the_same() -> None:
-    agent = PPO(lambda: NaNRewardEnv(healthy_steps=5), num_envs=2, num_steps=10, num_minibatches=2)
+    agent = PPO(lambda: ExplodingRewardEnv(healthy_steps=5), num_envs=2, num_steps=10, num_minibatches=2)
     before = {name: value.clone() for name, value in agent.policy.state_dict().items()}
     with pytest.raises(NonFiniteError):
         agent.learn(total_timesteps=100)
@@ -110,8 +110,8 @@ def test_without_a_run_directory_a_nan_is_reported_all_the_same() -> None:
 
 
 def test_an_evaluation_that_is_not_a_number_is_logged_and_is_never_best(tmp_path: Path) -> None:
-    class NaNOnce(ConstantRewardEnv):
-        """Training environments are the first two made; those of the evaluation come later and give NaN."""
+    class InfiniteOnce(ConstantRewardEnv):
+        """Training environments are the first two made; those of the evaluation come later, and their returns overflow."""
 
         made = 0
 
@@ -119,9 +119,9 @@ def test_an_evaluation_that_is_not_a_number_is_logged_and_is_never_best(tmp_path
             super().__init__()
             type(self).made += 1
             if self.made > 2:
-                self.reward = float("nan")
+                self.reward = 1e308 if self.made % 2 else -1e308
 
-    result = agent_in(tmp_path, NaNOnce).learn()
+    result = agent_in(tmp_path, InfiniteOnce).learn()
     lines = (result.run_dir / "evaluations.jsonl").read_text().splitlines()
     assert [json.loads(line)["mean"] for line in lines] == [None, None, None]
     assert metadata_of(result.run_dir)["best_checkpoint"] is None
