@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import textwrap
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any
