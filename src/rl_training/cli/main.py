@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import importlib
 import io
-import os
 import sys
 import textwrap
 import traceback
@@ -17,6 +16,7 @@ from typing import Any
 from rl_training.cli import failures
 from rl_training.utils.errors import AxiomError
 from rl_training.utils.printable import message as bounded
+from rl_training.utils.streams import abandon
 from rl_training.version import __version__
 
 # Name -> (module with a dataclass `Command`, one line of help). Modules load only when their command is called.
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("stopped at once; the last checkpoint is intact", 130)
     except BrokenPipeError:  # the reader of a pipe (| head) has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon(sys.stdout)
         return 1
     except Exception as error:
         return _fail(*failures.unexpected(error))
@@ -133,9 +133,15 @@ def _help() -> str:
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line, without the place in the code that gave it."""
-    print(f"warning: {bounded(str(message))}", file=sys.stderr)
+    _complain(f"warning: {bounded(str(message))}")
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {bounded(message)}", file=sys.stderr)
+    _complain(f"error: {bounded(message)}")
     return code
+
+
+def _complain(text: str) -> None:
+    """A line on stderr; that nobody is there to read it must not end a run."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -19,6 +19,7 @@ from rl_training.utils.disk import replace_file
 from rl_training.utils.errors import UserError
 from rl_training.utils.printable import printable
 from rl_training.utils.safe_files import require_replaceable
+from rl_training.utils.streams import abandon
 from rl_training.utils.user_code import import_modules as import_modules
 
 if TYPE_CHECKING:
@@ -203,12 +204,12 @@ class JsonOption:
 
 def echo(text: str, end: str = "\n") -> None:
     """Text of the result on stdout. Names, settings and reasons come from files, so nothing in it may steer the terminal."""
-    print(printable(text), end=end, flush=True)
+    _write(sys.stdout, printable(text) + end)
 
 
 def say(text: str) -> None:
     """A line on stderr, at once: stdout is for the result."""
-    print(printable(text), file=sys.stderr, flush=True)
+    _write(sys.stderr, f"{printable(text)}\n")
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -217,7 +218,16 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+    _write(sys.stdout, f"{json.dumps(value, indent=2)}\n")
+
+
+def _write(stream: IO[str], text: str) -> None:
+    """Writes at once. Where the reader of a pipe (`| head`) has left, the command goes on to its end in silence."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        abandon(stream)
 
 
 def write_output(path: Path, text: str) -> None:

@@ -64,8 +64,9 @@ def _follow(follower: RunFollower, console: Console) -> None:
     from rich.live import Live
 
     from rl_training.experiment.console.panel import run_panel
+    from rl_training.experiment.console.terminal import keys_unseen
 
-    with Live(console=console, auto_refresh=False) as live:
+    with keys_unseen(), Live(console=console, auto_refresh=False) as live:
         while True:
             live.update(run_panel(follower.view, _footer(follower)), refresh=True)
             if follower.ended:

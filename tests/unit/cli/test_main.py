@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and what it imports."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -161,3 +162,17 @@ def test_a_path_that_no_file_system_takes_is_exit_2(capsys):
         assert main([command, "x" * 300]) == 2, command
         err = capsys.readouterr().err
         assert err.startswith("error: ") and err.count("\n") == 1, command
+
+
+def test_a_reader_that_leaves_does_not_end_a_command(tmp_path):
+    """As with `axiomrl train … 2>&1 | head -1`: the run goes on to its end in silence."""
+    short = ["--total-timesteps=256", "--num-envs=2", "--set=hyperparams.num_steps=32", "--set=logging.every=0"]
+    arguments = ["train", "a2c", "--env=CartPole-v1", *short, "--set=logging.tensorboard=false"]
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "rl_training.cli", *arguments, f"--output-dir={tmp_path}"]
+    process = subprocess.Popen(command, stdout=writer, stderr=writer)
+    os.close(writer)
+    os.close(reader)
+    assert process.wait(timeout=120) == 0
+    (run_dir,) = tmp_path.iterdir()
+    assert json.loads((run_dir / "metadata.json").read_text())["status"] == "completed"

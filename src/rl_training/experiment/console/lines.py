@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +14,7 @@ from rich.live import Live
 
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.panel import plain_evaluation, plain_line, run_panel
+from rl_training.experiment.console.terminal import keys_unseen
 from rl_training.experiment.run.reference import Reference
 from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS
 from rl_training.experiment.run.view import HISTORY_LINES, Evaluation, RunView
@@ -18,6 +22,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.trainer import BaseTrainer
 from rl_training.utils.json_lines import JsonLines
+from rl_training.utils.streams import abandon
 
 HINT = "Ctrl-C once: save and leave; twice: leave now"
 
@@ -43,7 +48,17 @@ class _Reporter(Callback):
     name = "console"
 
     def __init__(self, view: RunView, run_dir: Path | None):
-        self.view, self._run_dir = view, run_dir
+        self.view, self._run_dir, self._gone = view, run_dir, False
+
+    def show(self, draw: Callable[[], None]) -> None:
+        """Draws, unless the terminal or the reader of the pipe has gone: then the run goes on without a console."""
+        if self._gone:
+            return
+        try:
+            draw()
+        except (OSError, ValueError):  # ValueError: a closed file
+            self._gone = True
+            abandon(sys.stderr)
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
         if self._run_dir is not None:  # a resumed run shows its whole history
@@ -80,12 +95,15 @@ class PlainLines(_Reporter):
         if not done and time.monotonic() - self._last < self.MIN_SECONDS:
             return
         self._last = time.monotonic()
-        print(plain_line(self.view), file=sys.stderr, flush=True)
+        self._print(plain_line(self.view))
 
     def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:
         finite = self.view.add_evaluation(trainer.global_step, result.to_dict()) is not None
         text = plain_evaluation(self.view) if finite else f"step {trainer.global_step:>9,}  {evaluation_text(result)}"
-        print(text, file=sys.stderr, flush=True)
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self.show(lambda: print(text, file=sys.stderr, flush=True))
 
 
 class LivePanel(_Reporter):
@@ -99,12 +117,14 @@ class LivePanel(_Reporter):
         super().__init__(view, run_dir)
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
+        self._terminal = ExitStack()
         self._next = 0.0
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
         super().on_training_start(trainer)
+        self._terminal.enter_context(keys_unseen())
         self._live = Live(run_panel(self.view, HINT), console=self._console, auto_refresh=False, transient=True)
-        self._live.start(refresh=True)
+        self.show(partial(self._live.start, refresh=True))
 
     def on_iteration_end(self, trainer: BaseTrainer) -> None:
         if time.monotonic() >= self._next:
@@ -116,14 +136,16 @@ class LivePanel(_Reporter):
 
     def close(self) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError, ValueError):  # also where nobody sees it any more: it gives stdout and stderr back
+                self._live.stop()
             self._live = None
+        self._terminal.close()
 
     def _draw(self, trainer: BaseTrainer) -> None:
         begin = time.monotonic()
         self._look(trainer)
         if self._live is not None:
-            self._live.update(run_panel(self.view, HINT), refresh=True)
+            self.show(partial(self._live.update, run_panel(self.view, HINT), refresh=True))
         end = time.monotonic()
         self._next = end + max(self.MIN_SECONDS, (end - begin) / self.MAX_SHARE)
 

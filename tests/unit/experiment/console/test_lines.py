@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.lines import LivePanel, PlainLines, evaluation_text, make_console
+from rl_training.experiment.console.terminal import keys_unseen
 from rl_training.experiment.run.reference import Reference, read_reference
 from rl_training.experiment.run.run_dir import append_line
 from rl_training.experiment.run.runner import resume_run, start_run
@@ -180,3 +182,42 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
         monkeypatch.setattr(sys, "stderr", stderr)
         assert type(make_console(_config(tmp_path, console))) is kind
     os.close(terminal)
+
+
+@pytest.mark.parametrize("kind", ["plain", "live"])
+def test_a_closed_pipe_turns_the_console_off_and_the_run_goes_on(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """stderr as it is after `axiomrl train 2>&1 | head` has seen enough."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1, encoding="utf-8") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", pipe)
+        stdout = sys.stdout
+        result = start_run(_config(tmp_path, kind))
+        assert sys.stdout is stdout and sys.stderr is pipe, "what the panel had taken is given back"
+    assert result.metrics["global_step"] == 256 and result.exit_code == 0 and result.stop_reason is None
+
+
+def test_a_panel_hides_the_echo_of_ctrl_c_while_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "r+b", buffering=0) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+
+        def echoes() -> bool:
+            return bool(termios.tcgetattr(terminal)[3] & termios.ECHOCTL)
+
+        assert echoes()
+        with pytest.raises(KeyboardInterrupt), keys_unseen():
+            assert not echoes()
+            raise KeyboardInterrupt
+        assert echoes()
+    os.close(master)
+
+
+def test_without_a_terminal_there_is_nothing_to_hide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with keys_unseen():
+        pass
