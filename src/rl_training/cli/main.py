@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import os
 import sys
 import textwrap
 import traceback

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.panel import plain_evaluation, plain_line, run_panel
-from rl_training.experiment.console.terminal import keys_unseen
+from rl_training.experiment.console.terminal import RunConsole, keys_unseen
 from rl_training.experiment.run.reference import Reference
 from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS
 from rl_training.experiment.run.view import HISTORY_LINES, Evaluation, RunView
@@ -35,7 +35,7 @@ def make_console(config: TrainConfig, run_dir: Path | None = None, reference: Re
     kind = config.logging.console
     if kind == "off":
         return Callback()
-    console = Console(stderr=True)
+    console = RunConsole()
     live = kind == "live" or (kind == "auto" and console.is_terminal)
     title = f"{config.algo.upper()} on {config.env_id}, seed {config.seed}"
     view = RunView(title, config.total_timesteps, reference)
@@ -115,7 +115,7 @@ class LivePanel(_Reporter):
 
     def __init__(self, view: RunView, run_dir: Path | None = None, console: Console | None = None):
         super().__init__(view, run_dir)
-        self._console = console or Console(stderr=True)
+        self._console = console or RunConsole()
         self._live: Live | None = None
         self._terminal = ExitStack()
         self._next = 0.0
@@ -136,7 +136,8 @@ class LivePanel(_Reporter):
 
     def close(self) -> None:
         if self._live is not None:
-            with suppress(OSError, ValueError):  # also where nobody sees it any more: it gives stdout and stderr back
+            # Also where nobody sees it any more, because it gives stdout and stderr back; rich may then stumble over itself.
+            with suppress(Exception):
                 self._live.stop()
             self._live = None
         self._terminal.close()

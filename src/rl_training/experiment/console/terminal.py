@@ -1,10 +1,22 @@
-"""The terminal under a live panel."""
+"""The terminal that a run is shown on."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from rich.console import Console
+
+
+class RunConsole(Console):
+    """stderr. rich itself would end the process when the reader of a pipe has left."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 @contextmanager
