@@ -16,6 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from gymnasium.vector.utils import concatenate, iterate
 
+from rl_training.envs.replay import ReplayableEnv
 from rl_training.utils.errors import AxiomError, EnvWorkerError
 from rl_training.utils.spaces import map_obs
 
@@ -25,7 +26,7 @@ _PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
 class _WorkerEnvFn:
     """Makes the environment. In a worker, signals meant for the run (Ctrl-C, SIGTERM) are left to the main process:
 
-    it needs the workers alive to save their state.
+    it needs the workers alive to save their state. The process-wide generators there belong to the environment.
     """
 
     def __init__(self, make: Callable[[], gym.Env[Any, Any]]):
@@ -37,11 +38,13 @@ class _WorkerEnvFn:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             try:
-                return self.make()
+                env = self.make()
             except AxiomError as error:
-                sys.exit(
-                    f"error in a worker: {error}"
-                )  # a line instead of a traceback; the main process names the worker
+                # A line instead of a traceback; the main process names the worker.
+                sys.exit(f"error in a worker: {error}")
+            if isinstance(env, ReplayableEnv):
+                env.random.take_process()
+            return env
         return self.make()
 
 

@@ -58,6 +58,7 @@ class EnvStepper:
     Attributes:
         obs: the observations (N, ...) that the next actions answer to.
         resume_grade: "exact" or "episode-boundary" after a restore, None before.
+        resume_problem: what stood in the way of an exact restore.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]):
@@ -66,6 +67,7 @@ class EnvStepper:
         self.mode = _autoreset_mode(envs)
         self.obs: Observation
         self.resume_grade: str | None = None
+        self.resume_problem: str | None = None
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
         self._checks = VectorChecks(envs)
 
@@ -116,14 +118,14 @@ class EnvStepper:
     def load_state_dict(self, state: dict[str, Any], fallback_seed: int) -> None:
         """Brings the environments back; see `resume_grade` for how well that went."""
         seeds = self._env_seeds(fallback_seed)
-        fresh_obs = restore_vector_state(self.envs, state["envs"], state["obs"], seeds)
-        if fresh_obs is None:
-            self.resume_grade = "exact"
+        fresh = restore_vector_state(self.envs, state["envs"], state["obs"], seeds)
+        if fresh is None:
+            self.resume_grade, self.resume_problem = "exact", None
             self.obs = map_obs(np.copy, state["obs"])
             self._awaiting_reset = np.array(state["awaiting_reset"], dtype=np.bool_)
         else:
             self.resume_grade = "episode-boundary"
-            self.obs = fresh_obs
+            self.obs, self.resume_problem = fresh
             self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
 
     def close(self) -> None:

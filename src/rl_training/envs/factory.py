@@ -22,6 +22,7 @@ from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
 from rl_training.envs.wrappers import WrapperMaker, wrapper_makers
 from rl_training.utils.errors import AxiomError, EnvCreationError
+from rl_training.utils.process_random import preserved_process_random, seed_process_random
 from rl_training.utils.seeding import derive_seed
 
 EnvLike = str | Callable[[], gym.Env[Any, Any]] | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
@@ -55,14 +56,23 @@ class EnvFactory:
     """Innermost first."""
     index: int | None = None
     """The environment's number among those of a vector."""
+    seed: int = 0
+    """Of the process-wide generators while the environment is made: some draw from them there."""
 
     @classmethod
     def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
         """The factory a config asks for."""
         env = cfg.env
-        return cls(cfg.env_id, dict(env.kwargs), env.max_episode_steps, custom, wrapper_makers(env.wrappers))
+        return cls(
+            cfg.env_id, dict(env.kwargs), env.max_episode_steps, custom, wrapper_makers(env.wrappers), seed=cfg.seed
+        )
 
     def __call__(self) -> gym.Env[Any, Any]:
+        with preserved_process_random():
+            seed_process_random(self.seed)
+            return self._make()
+
+    def _make(self) -> gym.Env[Any, Any]:
         if self.custom is None:
             env = _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
         else:
@@ -76,7 +86,8 @@ class EnvFactory:
 
     def numbered(self, count: int) -> list[EnvFactory]:
         """The factories of a vector of environments."""
-        return [replace(self, index=index) for index in range(count)]
+        seeds = [derive_seed(self.seed, "making envs", index) for index in range(count)]
+        return [replace(self, index=index, seed=seed) for index, seed in enumerate(seeds)]
 
 
 def make_vector_env(

@@ -1,25 +1,36 @@
 """Environment state in a checkpoint, as plain data.
 
-A deterministic Gymnasium environment is a function of its generator's state at the last reset and of the actions since. So that
-is what `ReplayableEnv` keeps. To restore, it puts the generator back, resets, replays the actions, and compares the outcome with
-what was stored; only a bit-for-bit match counts as exact. An environment with its own `get_state`/`set_state` skips the replay.
+A deterministic Gymnasium environment is a function of what it carried into its last reset (its generator above all) and of the
+actions since. So that is what `ReplayableEnv` keeps. To restore, it puts these back, resets, replays the actions, and compares
+the outcome with what was stored: the observation, the return, and everything that can be reached from the environment. Only a
+bit-for-bit match counts as exact. An environment with its own `get_state`/`set_state` skips the replay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from rl_training.envs.action_log import ActionLog
+from rl_training.envs.carried import carried_tree, generator_state, note_carried, put_back, with_generator_state
 from rl_training.envs.checked_env import CheckedEnv
-from rl_training.envs.wrapper_state import wrappers_digest
+from rl_training.envs.inspection import Inspection, attribute_name, first_difference, inspect_env, layers_of
+from rl_training.envs.own_random import OwnRandom
+from rl_training.utils.process_random import preserved_process_random, process_random_state
 from rl_training.utils.spaces import map_obs, same_tree
 
 # Wrappers whose whole state is known, so that an environment's own export is enough.
 _TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv)
+_PROBE_SEED = 12_345
+SHARED_GENERATORS = "the generators of random, NumPy (np.random) or torch"
+
+
+class _NotExact(Exception):
+    """Why an environment is not known to be where it was."""
 
 
 class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
@@ -27,20 +38,36 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any]):
         super().__init__(env)
+        self.random = OwnRandom()
+        self._at_first = note_carried(env)
         self._start: dict[str, Any] | None = None
-        self._actions: list[Any] = []
+        self._actions = ActionLog(env.action_space)
+        self._resets = 0
+        self._survivors: list[str] = []
+        """The attributes that lead to objects which live on through a reset and cannot be looked into."""
+        self._like_new: Inspection | None = None
         self._observation: Any = None
         self._episode_return = 0.0
         self._done = False
         self._restored_done = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._start = {"seed": seed, "options": options or None}
+        if self._resets == 1:
+            self.random.watch()
+        if seed is not None:
+            self.random.seed(seed)
+        self._start = {"seed": seed, "options": options or None, "random": self.random.state()}
         if seed is None:
-            self._start["generator"] = self._generator_state()
-        self._actions, self._episode_return = [], 0.0
+            self._start |= {"generator": self._generator_state(), "carried": note_carried(self.env)}
+        self._resets += 1
+        self._actions.clear()
+        self._episode_return = 0.0
         self._done = self._restored_done = False
-        self._observation, info = self.env.reset(seed=seed, options=options)
+        before = inspect_env(self.env).opaque if self._resets == 2 else ()
+        self._observation, info = self.random.call(self.env.reset, seed=seed, options=options)
+        if before:
+            old = {id(value) for _, value in before}
+            self._survivors = sorted({name for name, value in inspect_env(self.env).opaque if id(value) in old})
         return self._observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -48,11 +75,24 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             # Restored between an episode's end and its reset: the vector env has forgotten that this step is the reset.
             observation, info = self.reset()
             return observation, 0.0, False, False, info
-        self._actions.append(np.array(action))
-        self._observation, reward, terminated, truncated, info = self.env.step(action)
+        self._actions.append(action)
+        outcome = self.env.step(action) if self.random.idle else self.random.call(self.env.step, action)
+        self._observation, reward, terminated, truncated, info = outcome
         self._episode_return += float(reward)
         self._done = bool(terminated or truncated)
         return self._observation, reward, terminated, truncated, info
+
+    def is_like_new(self) -> bool:
+        """Whether a seeded reset leaves nothing of what was played before, so that this environment may be used again.
+
+        Known only if it was asked before the first reset too; it resets the environment.
+        """
+        self.reset(seed=_PROBE_SEED)
+        found = inspect_env(self.env)
+        if self._like_new is None:
+            self._like_new = found
+            return self._resets == 1
+        return not found.opaque and found.digests == self._like_new.digests
 
     def export_state(self) -> dict[str, Any] | None:
         """The state as a tree of arrays and JSON values; None before the first reset."""
@@ -64,75 +104,154 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             "return": self._episode_return,
             "done": self._done,
         }
-        if self._exports_itself():
+        if self.random.kept:
+            state["random"] = self.random.state()
+        if (own := self._own_state()) is not None:
             elapsed = [limit._elapsed_steps for limit in self._time_limits()]
-            return {**state, "own": self.unwrapped.get_state(), "elapsed": elapsed}  # type: ignore[attr-defined]
-        state |= {"start": self._start, "actions": np.stack(self._actions) if self._actions else None}
-        if (digest := self._wrappers_digest()) is not None:
-            state["wrappers"] = digest
+            return {**state, "own": own, "elapsed": elapsed, "attributes": self._attributes(shared=False)}
+        start = {name: self._start[name] for name in ("seed", "options")}
+        if "carried" in self._start:
+            carried = carried_tree(self._start["carried"], self._at_first)
+            start |= {"generator": self._start["generator"], "carried": carried}
+        if self.random.kept:
+            start["random"] = self._start["random"]
+        state |= {"start": start, "actions": self._actions.array(), "attributes": self._attributes(shared=True)}
+        if self._actions.full:
+            state["not_exact"] = "the episode is too long to be replayed"
+        elif self._survivors and self._resets > 1:
+            names = ", ".join(attribute_name(name) for name in self._survivors[:3])
+            state["not_exact"] = f"{names} cannot be looked into and outlives an episode"
         return state
 
-    def restore_state(self, state: dict[str, Any] | None, fallback_seed: int) -> tuple[Any, bool]:
-        """Returns the current observation and whether the environment is verified to be exactly where it was.
+    def restore_state(self, state: dict[str, Any] | None, fallback_seed: int) -> tuple[Any, str | None]:
+        """Returns the current observation and why the environment is not known to be where it was; None if it is.
 
         If it cannot be brought back, a fresh episode is started with `fallback_seed`.
         """
-        if state is not None and self._try_restore(state):
-            return self._observation, True
+        try:
+            if state is None:
+                raise _NotExact("its state was not saved")
+            self._restore(state)
+            return self._observation, None
+        except _NotExact as reason:
+            problem = str(reason)
+        except Exception as error:  # whatever the environment's own code raises
+            problem = f"restoring it raised {type(error).__name__}: {first_line(error)}"
         observation, _ = self.reset(seed=fallback_seed)
-        return observation, False
+        return observation, problem
 
-    def _try_restore(self, state: dict[str, Any]) -> bool:
+    def _restore(self, state: dict[str, Any]) -> None:
+        if "not_exact" in state:
+            raise _NotExact(str(state["not_exact"]))
+        if self.random.in_worker:
+            self._bring_back(state)
+        else:
+            with preserved_process_random():
+                self._bring_back(state)
+        if "random" in state and not same_tree(self.random.state(), state["random"]):
+            raise _NotExact(f"what it draws from {SHARED_GENERATORS} differs")
+
+    def _bring_back(self, state: dict[str, Any]) -> None:
         if "own" in state:
-            if not self._exports_itself():
-                return False
-            self.reset(seed=0)
-            self.unwrapped.set_state(state["own"])  # type: ignore[attr-defined]
-            self.unwrapped.np_random.bit_generator.state = state["generator"]
-            for limit, steps in zip(self._time_limits(), state["elapsed"]):
-                limit._elapsed_steps = steps
-            self._observation = map_obs(lambda stored: stored[()], state["observation"])
-            self._episode_return = state["return"]
-            self._done = self._restored_done = state["done"]
-            return same_tree(self.unwrapped.get_state(), state["own"])  # type: ignore[attr-defined]
+            self._take_over(state)
+        else:
+            self._replay(state)
+        if not same_tree(self._generator_state(), state["generator"]):
+            raise _NotExact("its generator np_random differs")
+        expected = state.get("attributes")  # older checkpoints have none
+        if expected is not None:
+            differing = first_difference(self._attributes(shared="own" not in state), expected)
+            if differing is not None:
+                means = "its set_state" if "own" in state else "replaying the episode"
+                raise _NotExact(f"{differing} differs: {means} does not bring it back")
+
+    def _take_over(self, state: dict[str, Any]) -> None:
+        """Restores what the environment exported itself."""
+        self.reset(seed=0)
+        if self._own_state() is None:
+            raise _NotExact("it has no get_state and set_state any more")
+        self.unwrapped.set_state(state["own"])  # type: ignore[attr-defined]
+        self._set_generator(state["generator"])
+        for limit, steps in zip(self._time_limits(), state["elapsed"]):
+            limit._elapsed_steps = steps
+        if "random" in state:
+            self.random.restore(state["random"])
+        self._observation = map_obs(lambda stored: stored[()], state["observation"])
+        self._episode_return = state["return"]
+        self._done = self._restored_done = state["done"]
+        if not same_tree(self.unwrapped.get_state(), state["own"]):  # type: ignore[attr-defined]
+            raise _NotExact("its get_state gives something else than its set_state was given")
+
+    def _replay(self, state: dict[str, Any]) -> None:
         start = state["start"]
         if start["seed"] is None:
-            self.unwrapped.np_random.bit_generator.state = start["generator"]
+            self.reset(seed=0)  # some insist on a seed first, and it makes what the first reset makes
+            put_back(self.env, start.get("carried", {}))
+            self._set_generator(start["generator"])
+        if "random" in start:
+            self.random.restore(start["random"])
+        before = process_random_state()
         self.reset(seed=start["seed"], options=start["options"])
         for action in state["actions"] if state["actions"] is not None else ():
-            native_action = _as_action(action, self.action_space)
+            native_action = self._actions.native(action)
             if self._done or not self.action_space.contains(native_action):
-                return False
+                raise _NotExact("the replayed episode ends early")
             self.step(native_action)
+        if "random" not in start and (self.random.draws or not same_tree(process_random_state(), before)):
+            raise _NotExact(f"it draws from {SHARED_GENERATORS}, which others share: let it use self.np_random")
         self._restored_done = self._done
-        return (
-            same_tree(map_obs(np.asarray, self._observation), state["observation"])
-            and self._generator_state() == state["generator"]
-            and self._episode_return == state["return"]
-            and self._done == state["done"]
-            and self._wrappers_digest() == state.get("wrappers") != "unknown"
-        )
+        if not same_tree(map_obs(np.asarray, self._observation), state["observation"]):
+            raise _NotExact("the observation after the replay differs")
+        if self._episode_return != state["return"] or self._done != state["done"]:
+            raise _NotExact("the return after the replay differs")
 
-    def _exports_itself(self) -> bool:
-        has_methods = hasattr(self.unwrapped, "get_state") and hasattr(self.unwrapped, "set_state")
-        return has_methods and all(isinstance(wrapper, _TRANSPARENT_WRAPPERS) for wrapper in self._inner_wrappers())
+    def _attributes(self, *, shared: bool) -> dict[str, str]:
+        return inspect_env(self.env, shared=shared).digests
 
-    def _inner_wrappers(self) -> Iterator[gym.Env[Any, Any]]:
-        env = self.env
-        while isinstance(env, gym.Wrapper):
-            yield env
-            env = env.env
-
-    def _wrappers_digest(self) -> str | None:
-        return wrappers_digest([w for w in self._inner_wrappers() if not isinstance(w, _TRANSPARENT_WRAPPERS)])
+    def _own_state(self) -> Any:
+        """What the environment exports itself; None if it does not, or not as plain data."""
+        inner = layers_of(self.env)[:-1]
+        if not _has_own_state(self.unwrapped) or not all(isinstance(layer, _TRANSPARENT_WRAPPERS) for layer in inner):
+            return None
+        try:
+            own = self.unwrapped.get_state()  # type: ignore[attr-defined]
+        except Exception:  # it means something else by the word
+            return None
+        return own if is_plain(own) else None
 
     def _time_limits(self) -> list[Any]:
-        return [wrapper for wrapper in self._inner_wrappers() if isinstance(wrapper, TimeLimit)]
+        return [layer for layer in layers_of(self.env) if isinstance(layer, TimeLimit)]
 
     def _generator_state(self) -> dict[str, Any]:
-        return dict(self.unwrapped.np_random.bit_generator.state)
+        return generator_state(self.unwrapped.np_random)
+
+    def _set_generator(self, state: dict[str, Any]) -> None:
+        generator = self.unwrapped.np_random
+        restored = with_generator_state(generator, state)
+        if restored is not generator:
+            self.unwrapped.np_random = restored
 
 
-def _as_action(stored: Any, space: gym.Space[Any]) -> Any:
-    """Actions are kept as arrays; a Discrete environment gets back the NumPy integer it was given."""
-    return stored[()] if isinstance(space, gym.spaces.Discrete) else np.array(stored)
+def _has_own_state(env: Any) -> bool:
+    """Whether it has `get_state()` and `set_state(state)`: MuJoCo's environments have a `set_state(qpos, qvel)`."""
+    try:
+        inspect.signature(env.get_state).bind()
+        inspect.signature(env.set_state).bind(None)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold it."""
+    if isinstance(value, dict):
+        return all(type(key) is str and not key.startswith("$") for key in value) and all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf" and value.dtype.itemsize <= 8
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

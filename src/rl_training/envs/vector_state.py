@@ -8,7 +8,8 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rl_training.envs.async_env import AsyncEnvs
-from rl_training.envs.replay import ReplayableEnv
+from rl_training.envs.replay import ReplayableEnv, first_line, is_plain
+from rl_training.utils.errors import EnvWorkerError
 from rl_training.utils.spaces import Observation, same_tree
 
 # Native vector environments written with NumPy arrays: the attributes that are their whole state, next to the generator.
@@ -20,8 +21,8 @@ def export_vector_state(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any] | None
     base = envs.unwrapped
     if _is_replayable(base):
         return {"kind": "replay", "envs": _call_each(base, "export_state", [()] * base.num_envs)}
-    if hasattr(base, "get_state") and hasattr(base, "set_state"):
-        return {"kind": "own", "state": base.get_state()}
+    if _exports_itself(base) and is_plain(own := base.get_state()):  # type: ignore[attr-defined]
+        return {"kind": "own", "state": own}
     names = _NATIVE_STATE.get(_class_path(base))
     if names is not None:
         arrays = {name: np.array(getattr(base, name)) for name in names}
@@ -31,36 +32,52 @@ def export_vector_state(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any] | None
 
 def restore_vector_state(
     envs: VectorEnv[Any, Any, Any], state: dict[str, Any] | None, obs: Observation, fallback_seeds: Any
-) -> Observation | None:
-    """None when every environment is verified to be exactly where it was; otherwise the observations of fresh episodes."""
-    if state is not None and _try_restore(envs, state, obs, fallback_seeds):
+) -> tuple[Observation, str] | None:
+    """None when every environment is verified to be exactly where it was.
+
+    Otherwise the observations of fresh episodes, and what stood in the way.
+    """
+    try:
+        problem = _restore(envs, state, obs, fallback_seeds)
+    except EnvWorkerError:
+        raise
+    except Exception as error:  # of the environment's own code, or of a state that is no environment's
+        problem = f"restoring the environments raised {type(error).__name__}: {first_line(error)}"
+    if problem is None:
         return None
     fresh_obs, _ = envs.reset(seed=fallback_seeds)
-    return fresh_obs
+    return fresh_obs, problem
 
 
-def _try_restore(envs: VectorEnv[Any, Any, Any], state: dict[str, Any], obs: Observation, seeds: Any) -> bool:
+def _restore(envs: VectorEnv[Any, Any, Any], state: Any, obs: Observation, seeds: Any) -> str | None:
+    """What stood in the way, or None."""
     base = envs.unwrapped
-    if state["kind"] == "replay":
-        if not _is_replayable(base) or len(state["envs"]) != base.num_envs:
-            return False
+    if state is None:
+        return f"{type(base).__name__} cannot export its state"
+    if state["kind"] == "replay" and _is_replayable(base):
+        if len(state["envs"]) != base.num_envs:
+            return f"there were {len(state['envs'])} environments, and there are {base.num_envs} now"
         results = _call_each(base, "restore_state", list(zip(state["envs"], seeds)))
-        return all(exact for _, exact in results)
-    if state["kind"] == "own" and hasattr(base, "get_state") and hasattr(base, "set_state"):
+        problems = [f"environment {index}: {why}" for index, (_, why) in enumerate(results) if why is not None]
+        return problems[0] if problems else None
+    if state["kind"] == "own" and _exports_itself(base):
         envs.reset(seed=seeds)
-        try:
-            base.set_state(state["state"])
-        except ValueError:  # of another number of environments, say
-            return False
-        return same_tree(base.get_state(), state["state"])
+        base.set_state(state["state"])  # type: ignore[attr-defined]
+        same = same_tree(base.get_state(), state["state"])  # type: ignore[attr-defined]
+        return None if same else "its get_state gives something else than its set_state was given"
     names = _NATIVE_STATE.get(_class_path(base), ())
     if state["kind"] == "native" and set(names) == set(state["arrays"]):
         envs.reset(seed=seeds)
         for name in names:
             setattr(base, name, np.array(state["arrays"][name]))
         base.np_random.bit_generator.state = state["generator"]
-        return same_tree(base.state.T.astype(np.float32), obs)  # type: ignore[attr-defined]
-    return False
+        same = same_tree(base.state.T.astype(np.float32), obs)  # type: ignore[attr-defined]
+        return None if same else "the observations differ"
+    return "the environments were of another kind"
+
+
+def _exports_itself(base: Any) -> bool:
+    return hasattr(base, "get_state") and hasattr(base, "set_state")
 
 
 def _is_replayable(base: VectorEnv[Any, Any, Any]) -> bool:

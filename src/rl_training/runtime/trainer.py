@@ -67,6 +67,11 @@ class BaseTrainer(ABC):
         """How exactly the environments came back: `exact`, `episode-boundary`, or None if nothing was restored."""
 
     @property
+    def resume_problem(self) -> str | None:
+        """What stood in the way of an exact resume."""
+        return None
+
+    @property
     def progress(self) -> float:
         """Share of the training collected so far, for schedules."""
         return self._progress_at(self.global_step)
@@ -180,6 +185,10 @@ class CollectingTrainer(BaseTrainer):
     @property
     def resume_grade(self) -> str | None:
         return self._collector.stepper.resume_grade
+
+    @property
+    def resume_problem(self) -> str | None:
+        return self._collector.stepper.resume_problem
 
     def episode_summary(self) -> dict[str, float]:
         return self._collector.statistics.summary()

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-_NUMPY_STATE = ("name", "keys", "position", "has_gauss", "cached")
+from rl_training.utils.process_random import process_random_state, set_process_random_state
 
 
 def global_rng_state() -> dict[str, Any]:
     """State of the process-wide generators of `random`, NumPy and torch (user code may draw from them)."""
-    version, internal, gauss = random.getstate()
     return {
-        "python": {"version": version, "internal": np.array(internal, dtype=np.int64), "gauss": gauss},
-        "numpy": dict(zip(_NUMPY_STATE, np.random.get_state(legacy=True))),  # noqa: NPY002 - the global one is meant
+        **process_random_state(),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     }
@@ -26,9 +24,7 @@ def global_rng_state() -> dict[str, Any]:
 
 def set_global_rng_state(state: dict[str, Any]) -> None:
     """Restores what `global_rng_state` returned."""
-    python, numpy_state = state["python"], state["numpy"]
-    random.setstate((python["version"], tuple(int(word) for word in python["internal"]), python["gauss"]))
-    np.random.set_state(tuple(numpy_state[name] for name in _NUMPY_STATE))  # noqa: NPY002
+    set_process_random_state({"python": state["python"], "numpy": state["numpy"]})
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -138,7 +138,8 @@ class TrainingSession:
     def _record_resume(self, checkpoint: Checkpoint, changes: Sequence[Change]) -> None:
         if self.resume_grade != "exact":
             self.notes.append(
-                "the environments could not be brought back exactly, so fresh episodes were started (grade episode-boundary)"
+                "the environments could not be brought back exactly, so fresh episodes were started (grade episode-boundary): "
+                f"{self.trainer.resume_problem}"
             )
         if self.metadata is not None:
             self.metadata.add_resume(
