@@ -7,11 +7,14 @@ from dataclasses import replace
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.runner import start_run
 from rl_training.experiment.run.session import TrainResult
+from rl_training.experiment.run.signals import pass_on
 
 
 def train(cfg: TrainConfig) -> TrainResult:
-    """One run in its own run directory, from the beginning."""
-    return start_run(cfg)
+    """One run in its own run directory, from the beginning. Ctrl-C saves it and then raises KeyboardInterrupt."""
+    result = start_run(cfg)
+    pass_on(result.exit_code)
+    return result
 
 
 def train_ppo(
@@ -26,4 +29,4 @@ def train_ppo(
         total_timesteps=total_timesteps or cfg.total_timesteps,
         num_envs=num_envs or cfg.num_envs,
     )
-    return start_run(cfg)
+    return train(cfg)

@@ -17,7 +17,8 @@ import torch
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import EnvSource, build_algorithm, build_trainer, complete_config
+from rl_training.experiment.run.build import build_algorithm, build_trainer, complete_config
+from rl_training.experiment.run.env_source import EnvSource
 from rl_training.runtime.trainer import OnPolicyTrainer
 from rl_training.utils.seeding import derive_seed
 

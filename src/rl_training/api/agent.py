@@ -7,20 +7,28 @@ import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
+from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.off_policy import BatchAlgorithm
+from rl_training.api.mistakes import named_mistakes, refuse_policy_name, unknown_attribute
+from rl_training.api.observations import as_batch
 from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
+from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sources import TransitionDataset
 from rl_training.envs.factory import EnvLike
 from rl_training.execution.batches import count_of
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.replay_segments import saved_replay
 from rl_training.experiment.checkpoint.snapshot import (
+    REPLAY_LEFT_OUT,
+    REPLAY_LEFT_OUT_NOTE,
     Spaces,
     check_policy_fits,
     config_of,
@@ -31,15 +39,18 @@ from rl_training.experiment.checkpoint.snapshot import (
 from rl_training.experiment.checkpoint.store import Checkpoint, write_checkpoint
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import NO_ENV, EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.run.build import build_algorithm, complete_config
+from rl_training.experiment.run.device import select_device
+from rl_training.experiment.run.env_source import NO_ENV, EnvSource, check_fits
 from rl_training.experiment.run.run_dir import make_run_dir
-from rl_training.experiment.run.runner import open_checkpoint
+from rl_training.experiment.run.runner import forget_envs, open_checkpoint
 from rl_training.experiment.run.session import TrainingSession, TrainResult
+from rl_training.experiment.run.signals import pass_on
 from rl_training.policies.policy import ActingState, Policy, restarted
-from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.callbacks import Callback, checked_callbacks
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
-from rl_training.utils.errors import ConfigError, SpaceError, UserError
+from rl_training.utils.errors import ConfigError, UserError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
 
@@ -51,8 +62,8 @@ class Agent:
     the algorithm's hyperparameters or the keys of TrainConfig. `PPO(TrainConfig(...))` and `PPO.from_preset("ppo/cartpole")`
     take a whole config.
 
-    A run directory is written when `output_dir` is given or the agent was made from a config or preset; otherwise training
-    happens in memory, silently and without evaluations unless asked for.
+    A run directory is written when `output_dir` is given or the agent was made from a config or preset (None turns that off);
+    otherwise training happens in memory, silently and without evaluations unless asked for.
     """
 
     algo: ClassVar[str]
@@ -63,6 +74,7 @@ class Agent:
         self, env: EnvLike | TrainConfig | TransitionDataset, evaluation_env: EnvLike | None = None, /, **settings: Any
     ):
         """`evaluation_env` is for offline algorithms, which learn from a dataset."""
+        refuse_policy_name(type(self).__name__, env)
         if evaluation_env is not None and not isinstance(env, TransitionDataset):
             raise ConfigError(
                 "an environment for evaluations goes with a dataset; otherwise evaluations use the first one"
@@ -70,12 +82,13 @@ class Agent:
         if isinstance(env, TrainConfig):
             if env.algo != self.algo:
                 raise ConfigError(f"the config is for algorithm {env.algo!r}, not {self.algo!r}")
-            config, source, write_run = with_settings(env, self.algo, settings), EnvSource(), True
+            config, source = with_settings(env, self.algo, settings), EnvSource()
+            write_run = settings.get("output_dir", env.output_dir) is not None
         else:
             dataset = env if isinstance(env, TransitionDataset) else None
             named: EnvLike = (evaluation_env or NO_ENV) if isinstance(env, TransitionDataset) else env
-            source = EnvSource(None if isinstance(named, str) else named, dataset)
-            config = config_for(self.algo, named, source, settings)
+            source = EnvSource(named, dataset)
+            config = config_for(self.algo, source, settings)
             write_run = settings.get("output_dir") is not None
         self._setup(config, source, write_run=write_run)
         self._envs = source.training_envs(self.config)
@@ -113,11 +126,15 @@ class Agent:
             return self._session.trainer.global_step
         return int(self._pending.groups["runtime"]["global_step"]) if self._pending is not None else 0
 
-    def learn(self, total_timesteps: int | None = None, callbacks: Sequence[Callback] = ()) -> TrainResult:
+    @named_mistakes
+    def learn(self, total_timesteps: int | None = None, callbacks: Callback | Sequence[Callback] = ()) -> TrainResult:
         """Trains until the agent has taken `total_timesteps` environment steps in all (the config's number by default).
 
-        A later call with a larger number continues where the last one stopped, and so does a loaded agent.
+        A later call with a larger number continues where the last one stopped, and so does a loaded agent. Ctrl-C finishes the
+        iteration, saves where there is a run folder, and then raises KeyboardInterrupt; SIGTERM likewise, and then ends the
+        process as it would have without the training, or calls the handler that you have set for it.
         """
+        callbacks = checked_callbacks(callbacks)
         total = self.config.total_timesteps if total_timesteps is None else total_timesteps
         if total <= self.num_timesteps:
             raise UserError(
@@ -125,8 +142,9 @@ class Agent:
                 f"too: ask for more, e.g. learn(total_timesteps={self.num_timesteps + total:,})."
             )
         self.config = dataclasses.replace(self.config, total_timesteps=total)
-        session = self._session_for(callbacks)
-        return session.train()
+        result = self._session_for(callbacks).train()
+        pass_on(result.exit_code)
+        return result
 
     def _session_for(self, callbacks: Sequence[Callback]) -> TrainingSession:
         if self._session is not None:
@@ -142,22 +160,51 @@ class Agent:
         )
         if self._pending is not None:
             session.resume(self._pending)
+            if self._pending.info.get(REPLAY_LEFT_OUT):
+                warnings.warn(REPLAY_LEFT_OUT_NOTE, stacklevel=4)
         self._session, self._pending = session, None
         return session
 
     def _training_envs(self) -> VectorEnv[Any, Any, Any] | None:
         if self._envs is None:
             self._envs = self._env_source.training_envs(self.config)
+            if self._envs is not None:
+                self._fitting(self._envs, self.config.env_id)
         return self._envs
 
+    def _fitting(self, envs: VectorEnv[Any, Any, Any], name: str) -> VectorEnv[Any, Any, Any]:
+        check_fits(self._spaces, Spaces.of(envs), name)
+        return envs
+
+    @named_mistakes
     def evaluate(
-        self, num_episodes: int = 20, *, deterministic: bool = True, num_envs: int = 5, seed: int | None = None
+        self,
+        num_episodes: int = 20,
+        *,
+        env: EnvLike | None = None,
+        deterministic: bool = True,
+        num_envs: int | None = None,
+        seed: int | None = None,
     ) -> EvaluationResult:
-        """Plays complete episodes in environments of its own; training is not disturbed."""
-        if num_episodes < 1:
-            raise UserError(f"num_episodes must be at least 1, got {num_episodes}")
+        """Plays complete episodes in environments of its own; training is not disturbed.
+
+        `env` is another environment with the same spaces: an id, a callable, an env or a vector env. An object is itself played
+        in, and left open. `num_envs` environments play side by side, 5 by default and 1 for an env object.
+        """
+        source, config = self._env_source, self.config
+        if env is not None:
+            source = EnvSource(env)
+            config = source.adopted(config)
+        if num_envs is None:
+            num_envs = 1 if isinstance(env, gym.Env) else getattr(env, "num_envs", 5)
+        if num_episodes < 1 or num_envs < 1:
+            raise UserError(f"num_episodes and num_envs must be at least 1, got {num_episodes} and {num_envs}")
+        if isinstance(env, VectorEnv) and num_envs != env.num_envs:
+            raise UserError(f"num_envs is {num_envs}, but the vector environment has {env.num_envs}: leave it out.")
+        given = isinstance(env, gym.Env | VectorEnv)
+        make = source.evaluation_envs(config, itself=given)
         evaluator = Evaluator(
-            self._env_source.evaluation_envs(self.config),
+            lambda count: self._fitting(make(count), config.env_id),
             num_envs=num_envs,
             seed=derive_seed(self.config.seed if seed is None else seed, "evaluate"),
             device=self._device,
@@ -165,8 +212,50 @@ class Agent:
         try:
             return evaluator.evaluate(self.policy, num_episodes, deterministic=deterministic)
         finally:
-            evaluator.close()
+            if not given:
+                evaluator.close()
 
+    @property
+    def replay_buffer(self) -> ReplayBuffer:
+        """What an off-policy agent has experienced and learns from; filled by `learn`, or beforehand by hand."""
+        if registry.algorithm_info(self.algo).trainer != "off_policy":
+            raise UserError(f"{type(self).__name__} learns from what it has just done, and has no replay buffer.")
+        replay = self._session_for(()).trainer.replay if self._session is None else self._session.trainer.replay
+        assert replay is not None
+        return replay
+
+    def get_parameters(self) -> dict[str, Tensor]:
+        """Copies of all weights and statistics by name: the policy's, and those of target networks as `targets.NAME...`."""
+        return {name: tensor.detach().clone() for name, tensor in self._parameters().items()}
+
+    @named_mistakes
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Replaces all weights by those of `get_parameters`, of this agent or another one of the same kind and size.
+
+        Names and shapes must be exactly the same. The optimisers keep their own memory.
+        """
+        own = self._parameters()
+        if set(parameters) != set(own):
+            differing = ", ".join(sorted(set(parameters) ^ set(own))[:5])
+            raise UserError(f"these are not the parameters of this agent; names that only one of them has: {differing}")
+        values = {name: torch.as_tensor(value) for name, value in parameters.items()}
+        for name, target in own.items():
+            if values[name].shape != target.shape:
+                raise UserError(
+                    f"parameter {name!r} has the shape {tuple(values[name].shape)}, the agent's {tuple(target.shape)}"
+                )
+        with torch.no_grad():
+            for name, target in own.items():
+                target.copy_(values[name])
+
+    def _parameters(self) -> dict[str, Tensor]:
+        targets = self.algorithm.target_networks() if isinstance(self.algorithm, BatchAlgorithm) else {}
+        found = dict(self.policy.state_dict())
+        for name, network in targets.items():
+            found |= {f"targets.{name}.{key}": tensor for key, tensor in network.state_dict().items()}
+        return found
+
+    @named_mistakes
     def predict(
         self, observation: Any, state: ActingState = None, deterministic: bool = True, episode_start: Any = None
     ) -> tuple[Any, ActingState]:
@@ -176,7 +265,7 @@ class Agent:
         without a memory. `episode_start`, a flag or one for each observation, says where an episode begins, so that the state of
         the one before is forgotten.
         """
-        batch, single = _as_batch(observation, self._spaces.observation)
+        batch, single = as_batch(observation, self._spaces.observation)
         obs = obs_to_torch(batch, self._device)
         initial = self.policy.initial_state(count_of(obs))
         if initial is None and state is not None:
@@ -194,8 +283,13 @@ class Agent:
         env_actions = self._adapter.to_env(actions.cpu().numpy())
         return (env_actions[0] if single else env_actions), state
 
-    def save(self, path: str | Path) -> Path:
-        """Writes the whole agent (weights, normalisers, optimiser, training state) to a folder."""
+    @named_mistakes
+    def save(self, path: str | Path, *, include_replay: bool = True) -> Path:
+        """Writes the whole agent (weights, normalisers, optimiser, training state, replay buffer) to a folder.
+
+        Without the replay buffer it is small. Training can then only go on with an empty one, which is not the same training.
+        """
+        path = Path(path).expanduser()
         if self._session is not None:
             groups, info = self._session.snapshot()
         else:
@@ -204,8 +298,12 @@ class Agent:
                 groups["runtime"] = self._pending.groups["runtime"]
                 if "replay" in self._pending.groups:
                     groups["replay"] = saved_replay(self._pending)
-        write_checkpoint(Path(path), groups, info)
-        return Path(path)
+                elif self._pending.info.get(REPLAY_LEFT_OUT):
+                    info[REPLAY_LEFT_OUT] = True
+        if not include_replay and groups.pop("replay", None) is not None:
+            info[REPLAY_LEFT_OUT] = True
+        write_checkpoint(path, groups, info)
+        return path
 
     @classmethod
     def load(cls, path: str | Path, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Self:
@@ -214,25 +312,33 @@ class Agent:
         No environment is made until learn() or evaluate() needs one; give `env` if the agent was not trained on a registered id,
         or the dataset that an offline algorithm goes on with.
         """
-        checkpoint, notes = open_checkpoint(path)
-        for note in notes:
-            warnings.warn(note, stacklevel=2)
-        return cls._from_checkpoint(checkpoint, env, settings)
+        return cls._from_checkpoint(_opened(path), env, settings)
 
     @classmethod
     def _from_checkpoint(
         cls, checkpoint: Checkpoint, env: EnvLike | TransitionDataset | None, settings: Mapping[str, Any]
     ) -> Self:
-        config = with_settings(config_of(checkpoint, cls.algo), cls.algo, settings)
-        agent = cls.__new__(cls)
         source = EnvSource(dataset=env) if isinstance(env, TransitionDataset) else EnvSource(env)
-        agent._setup(config, source, write_run="output_dir" in settings)
+        saved = config_of(checkpoint, cls.algo)
+        config = with_settings(source.adopted(saved), cls.algo, settings)
+        if isinstance(env, str) and env != saved.env_id:
+            forget_envs(checkpoint)  # another task, which begins with fresh episodes
+        source.check(config)
+        agent = cls.__new__(cls)
+        agent._setup(config, source, write_run=settings.get("output_dir") is not None)
         env_spaces = spaces_of(checkpoint)
         check_policy_fits(checkpoint, agent.config, agent._hyperparams, env_spaces)
+        if source.given is not None:
+            check_fits(env_spaces, source.spaces(agent.config), config.env_id)
         agent._build(env_spaces)
         restore(checkpoint, agent.algorithm, None)
         agent._pending = checkpoint if "runtime" in checkpoint.groups else None
         return agent
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(unknown_attribute(type(self).__name__, name), name=name, obj=self)
 
     def __repr__(self) -> str:
         """Algorithm, environment, steps trained, device, and every hyperparameter that is not the algorithm's default."""
@@ -251,10 +357,14 @@ class Agent:
 
 def load_agent(path: str | Path, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Agent:
     """Like `PPO.load`, for whatever algorithm the checkpoint is of."""
-    checkpoint, notes = open_checkpoint(path)
+    return agent_of(_opened(path), env, **settings)
+
+
+def _opened(path: str | Path) -> Checkpoint:
+    checkpoint, notes = open_checkpoint(Path(path).expanduser())
     for note in notes:
-        warnings.warn(note, stacklevel=2)
-    return agent_of(checkpoint, env, **settings)
+        warnings.warn(note, stacklevel=3)
+    return checkpoint
 
 
 def agent_of(checkpoint: Checkpoint, env: EnvLike | TransitionDataset | None = None, **settings: Any) -> Agent:
@@ -291,25 +401,3 @@ def _make_class(info: registry.AlgorithmInfo) -> type[Agent]:
     module = "rl_training" if info.id in registry.BUILT_IN else str(info).partition(":")[0]
     doc = f"{info.summary}\n\n{Agent.__doc__}"
     return type(info.name, (Agent,), {"algo": info.id, "__doc__": doc, "__module__": module})
-
-
-def _as_batch(observation: Any, space: Any) -> tuple[Any, bool]:
-    """(batch, whether it was a single observation); a wrong shape is the caller's mistake and is named."""
-    if isinstance(observation, Mapping):
-        if not hasattr(space, "spaces") or set(observation) != set(space.spaces):
-            raise SpaceError(f"the observation has keys {sorted(observation)}, the agent was trained on {space}")
-        parts = {key: _as_batch(observation[key], sub) for key, sub in space.spaces.items()}
-        singles = {single for _, single in parts.values()}
-        if len(singles) != 1:
-            raise SpaceError("some entries of the observation are batched and some are not")
-        return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
-    try:
-        array = np.asarray(observation, dtype=getattr(space, "dtype", None))
-    except (TypeError, ValueError) as error:
-        raise SpaceError(f"the observation is not a number array that fits {space}: {error}") from error
-    shape = getattr(space, "shape", None)
-    if array.shape == shape:
-        return array[None], True
-    if shape is not None and array.shape[1:] == shape and array.ndim == len(shape) + 1:
-        return array, False
-    raise SpaceError(f"an observation of shape {array.shape} does not fit {space}; a batch has shape (B, *{shape})")

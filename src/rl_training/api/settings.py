@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-from gymnasium.vector import VectorEnv
-
+from rl_training.api.mistakes import unknown_setting
 from rl_training.envs.factory import EnvLike
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import NO_ENV, EnvSource
-from rl_training.utils.coerce import did_you_mean
+from rl_training.experiment.run.env_source import EnvSource
 from rl_training.utils.errors import ConfigError
 
 CONFIG_KEYS = tuple(
@@ -25,31 +22,28 @@ CONFIG_KEYS = tuple(
 """The keys of TrainConfig that are keywords of every agent, next to `hyperparams`."""
 
 
-def config_for(algo: str, env: EnvLike, source: EnvSource, settings: Mapping[str, Any]) -> TrainConfig:
+def config_for(algo: str, source: EnvSource, settings: Mapping[str, Any]) -> TrainConfig:
     """A config from keywords: quiet and in memory unless the keywords say otherwise."""
     defaults: dict[str, Any] = {}
     if settings.get("output_dir") is None:
-        settings = {key: value for key, value in settings.items() if key != "output_dir"}
         defaults = {"evaluation": {"every": 0}, "logging": {"console": "off", "tensorboard": False}}
-    if isinstance(env, gym.Env):
-        defaults["num_envs"] = 1  # the object itself; more would be copies of it
-    if isinstance(env, VectorEnv):
-        defaults["num_envs"] = env.num_envs
-    if env == NO_ENV:
-        defaults["evaluation"] = {"every": 0}
-    name = env if isinstance(env, str) else (source.name or "custom")
-    base = TrainConfig(algo=algo, env_id=name, **defaults)
+    base = TrainConfig(algo=algo, env_id=source.name or "custom", **{**defaults, **source.defaults()})
     return with_settings(base, algo, settings)
 
 
 def with_settings(config: TrainConfig, algo: str, settings: Mapping[str, Any]) -> TrainConfig:
     """Keywords sorted into TrainConfig's keys and the algorithm's hyperparameters; anything else is named."""
     changes = {key: value for key, value in settings.items() if key in CONFIG_KEYS}
+    if changes.get("output_dir", "") is None:  # nothing is written, and the folder's name does not matter
+        del changes["output_dir"]
     rest = {key: value for key, value in settings.items() if key not in CONFIG_KEYS and key != "hyperparams"}
     known = {field.name for field in dataclasses.fields(registry.load(algo).config_class)}
     for key in rest:
         if key not in known:
-            raise ConfigError(f"unknown setting {key!r}{did_you_mean(key, [*known, *CONFIG_KEYS])}")
+            family = registry.algorithm_info(algo).trainer
+            raise ConfigError(unknown_setting(key, family, [*known, *CONFIG_KEYS]))
+        if key in settings.get("hyperparams", {}):
+            raise ConfigError(f"{key!r} is given twice: as a keyword and in hyperparams")
     hyperparams = {**config.hyperparams, **settings.get("hyperparams", {}), **rest}
     for key, value in changes.items():
         if isinstance(value, Mapping):  # a partial section keeps the other values of the section

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import importlib.util
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,11 +23,12 @@ from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
 from rl_training.envs.wrappers import WrapperMaker, wrapper_makers
+from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import AxiomError, EnvCreationError
 from rl_training.utils.process_random import preserved_process_random, seed_process_random
 from rl_training.utils.seeding import derive_seed
 
-EnvLike = str | Callable[[], gym.Env[Any, Any]] | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
+EnvLike = str | Callable[..., gym.Env[Any, Any]] | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 # Which extra brings which simulator: (prefix of the entry point's module, module to import, extra).
 _EXTRAS = (
@@ -121,21 +124,57 @@ def make_vector_env(
     return envs
 
 
-def custom_factory(env: EnvLike) -> Callable[[], gym.Env[Any, Any]] | None:
-    """A maker of fresh copies of what the user gave: None for an id, the callable itself, or copies of the object.
+def custom_factory(
+    env: EnvLike, kwargs: Mapping[str, Any] | None = None, *, itself: bool = True
+) -> Callable[[], gym.Env[Any, Any]] | None:
+    """A maker of environments like the one the user gave: None for an id, the callable with its arguments, or copies of the object.
 
-    The object itself is handed out first, so that a single training environment is the very one the user holds.
+    With `itself` the object is handed out first, so that a single training environment is the very one the user holds, and need
+    not be copyable; without, it is copied now, as it is, and never touched.
     """
     if isinstance(env, str):
         return None
     if isinstance(env, gym.Env):
-        pristine, given = copy.deepcopy(env), [env]
-        return lambda: given.pop() if given else copy.deepcopy(pristine)
+        if kwargs:
+            raise EnvCreationError(
+                f"env.kwargs cannot reach {env_name(env)}, which was given as an object and is made already: give the class, "
+                f"such as PPO({type(env.unwrapped).__name__}, env={{'kwargs': ...}})."
+            )
+        given, original = ([env], env) if itself else ([], copied(env))
+        return lambda: given.pop() if given else copied(original)
     if callable(env):
-        return env
+        _check_arguments(env, kwargs or {})
+        return functools.partial(env, **kwargs) if kwargs else env
     raise EnvCreationError(
         f"an environment must be a Gymnasium id, a callable or a Gymnasium env, not {type(env).__name__}"
     )
+
+
+def copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """A copy of an environment object, in the state it is in."""
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:  # whatever the environment's own code raises
+        raise EnvCreationError(
+            f"the environment object {env_name(env)} cannot be copied ({raised_text(error)}), and more than one environment, "
+            "workers and evaluations need copies of it.\n"
+            "Give the class or a function that makes it, e.g. PPO(MyEnv); or train in the object itself with num_envs=1 and "
+            "evaluation={'every': 0}, and evaluate with evaluate(env=ANOTHER_ONE)."
+        ) from error
+
+
+def _check_arguments(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuses arguments that the class or function does not take."""
+    try:
+        accepted = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    names = [name for name, parameter in accepted.items() if parameter.kind is not parameter.POSITIONAL_ONLY]
+    for name in kwargs:
+        if name not in names and not takes_any:
+            hint = did_you_mean(name, names) or f"; it takes {', '.join(names) or 'none'}"
+            raise EnvCreationError(f"env.kwargs: {env_name(make)} has no argument {name!r}{hint}")
 
 
 def env_name(env: EnvLike) -> str:

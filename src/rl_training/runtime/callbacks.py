@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rl_training.policies.policy import Policy
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
+from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
     from rl_training.runtime.trainer import BaseTrainer
@@ -46,6 +47,17 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what `state_dict` returned."""
+
+
+def checked_callbacks(given: Callback | Iterable[Callback]) -> list[Callback]:
+    """One callback, or several, as a list."""
+    callbacks = list(given) if isinstance(given, Iterable) else [given]
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise UserError(
+                f"a callback is an object of a class derived from rl_training.Callback, not {callback!r:.100}"
+            )
+    return callbacks
 
 
 class Every:

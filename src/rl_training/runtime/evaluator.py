@@ -114,6 +114,7 @@ class Evaluator:
             self.close()
             self._stepper = EnvStepper(self._make_envs(count))
         stepper = self._stepper
+        count = stepper.num_envs  # vector environments that somebody made beforehand have their own number
         adapter = ActionAdapter(stepper.envs.single_action_space)
         generator = torch.Generator(device=self.device).manual_seed(derive_seed(seed, "actions"))
         quota = np.array([episodes // count + (index < episodes % count) for index in range(count)])

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.config.loader import ResolvedConfig, parse_override, resolve
-from rl_training.experiment.run.build import complete_config, select_device
+from rl_training.experiment.run.build import complete_config
+from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.metadata import system_info
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.errors import UserError

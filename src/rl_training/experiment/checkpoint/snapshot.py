@@ -25,6 +25,14 @@ from rl_training.utils.spaces import space_from_tree, space_to_tree
 RESUME_IGNORES = ("runtime.timer", "runtime.resume_count")
 """Paths in the groups that differ between a resumed and a whole run by nature: wall-clock time, the count of resumes."""
 
+REPLAY_LEFT_OUT = "replay_left_out"
+"""In a checkpoint's info: it was saved without the replay buffer that its training had."""
+
+REPLAY_LEFT_OUT_NOTE = (
+    "this agent was saved without its replay buffer (include_replay=False): training goes on with an empty one, "
+    "and will not be what it would have been"
+)
+
 # What a hand-made checkpoint can provoke while its parts are put back.
 _MISFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
 
@@ -118,7 +126,7 @@ def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: Bas
         algorithm.load_state_dict(checkpoint.groups["algorithm"])
         if trainer is not None:
             trainer.load_state_dict(checkpoint.groups["runtime"])
-            if trainer.replay is not None:
+            if trainer.replay is not None and not checkpoint.info.get(REPLAY_LEFT_OUT):
                 trainer.replay.load_state_dict(saved_replay(checkpoint))
                 if trainer.resume_grade != "exact":
                     trainer.replay.cut_episodes()  # the next step belongs to a fresh episode

@@ -19,7 +19,8 @@ from rl_training.envs.factory import make_vector_env
 from rl_training.execution.executor import Execution
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config
+from rl_training.experiment.run.build import build_algorithm, complete_config
+from rl_training.experiment.run.env_source import EnvSource
 from rl_training.experiment.run.session import TrainingSession
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.trainer import BaseTrainer

@@ -28,7 +28,8 @@ from rl_training.experiment.checkpoint.codec import decode, encode
 from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES, config_of, restore, spaces_of
 from rl_training.experiment.checkpoint.store import read_checkpoint, write_checkpoint
 from rl_training.experiment.proof.bench import Bench, ConformanceError, require, snapshot
-from rl_training.experiment.run.build import build_algorithm, complete_config, select_device
+from rl_training.experiment.run.build import build_algorithm, complete_config
+from rl_training.experiment.run.device import select_device
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import SpaceError, UserError

@@ -1,15 +1,13 @@
-"""From a config to the parts of a run: device, environments, algorithm, trainer."""
+"""From a config to the parts of a run: algorithm and trainer."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
@@ -19,13 +17,13 @@ from rl_training.algorithms.on_policy import OnPolicyAlgorithm
 from rl_training.data.hindsight import HindsightReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.data.sources import ReplaySource, TransitionDataset
+from rl_training.data.sources import ReplaySource
 from rl_training.envs.contract import EnvStepper
-from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
-from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
 from rl_training.experiment.config.loader import ResolvedConfig, build_dataclass, preset_names
 from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.run.device import select_device
+from rl_training.experiment.run.env_source import EnvSource
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
@@ -35,7 +33,7 @@ from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
 from rl_training.runtime.trainer import BaseTrainer, OfflineTrainer, OffPolicyTrainer, OnPolicyTrainer
 from rl_training.utils.coerce import FieldError, check_idle, working_values
-from rl_training.utils.errors import ConfigError, EnvCreationError
+from rl_training.utils.errors import ConfigError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, obs_layout, space_name
 
@@ -98,119 +96,6 @@ def _check_precision(config: TrainConfig, algorithm_class: type[Algorithm[Any, A
         raise ConfigError(
             f"{prefix}precision: tf32 is for NVIDIA GPUs, and this run uses the device {device}. Leave it out."
         )
-
-
-def select_device(name: str) -> torch.device:
-    """`auto` takes CUDA where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(name.split(":")[0], True):
-        raise ConfigError(f"device {name!r} is not available here; use device: auto, or see `axiomrl doctor`")
-    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
-        raise ConfigError(f"device {name!r} does not exist: there are {torch.cuda.device_count()} CUDA devices")
-    return torch.device(name)
-
-
-NO_ENV = "dataset"
-"""The `env_id` of a run that has a dataset and no environment."""
-
-
-@dataclass(frozen=True)
-class EnvSource:
-    """Where experience comes from: environments of the config's id, or what the user handed over in Python."""
-
-    given: EnvLike | None = None
-    dataset: TransitionDataset | None = None
-    """What an offline algorithm learns from; environments are then only for evaluations."""
-
-    @property
-    def name(self) -> str | None:
-        return None if self.given is None else env_name(self.given)
-
-    def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any] | None:
-        """The environments to train in; None for an algorithm that learns from a dataset."""
-        offline = registry.algorithm_info(config.algo).trainer == "offline"
-        if offline and self.dataset is None:
-            raise ConfigError(f"{config.algo} learns from a dataset and was given none: hand one over in Python.")
-        if self.dataset is not None and not offline:
-            raise ConfigError(f"{config.algo} learns from environments, not from a dataset: give an id or a callable.")
-        if offline:
-            return None
-        if config.hyperparams.get("hindsight"):
-            self.goal_rules(config)  # an environment without goals is refused here, before anything is written
-        if config.evaluation.wrappers is not None:
-            self.evaluation_envs(config)  # so is an evaluation that does not fit
-        if isinstance(self.given, VectorEnv):
-            if config.env.wrappers:
-                raise EnvCreationError(
-                    "env.wrappers cannot go into a vector environment object: give an id or a callable."
-                )
-            return self.given
-        if self.given is None:
-            return make_vector_env(config, device=str(select_device(config.device)))
-        # Workers get copies anyway, so that the user's own object is not touched there.
-        given = _not_the_same(self.given) if config.env.backend == "async" else self.given
-        return make_vector_env(config, custom=custom_factory(given))
-
-    def evaluation_envs(self, config: TrainConfig) -> Callable[[int], VectorEnv[Any, Any, Any]]:
-        """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses."""
-        if isinstance(self.given, VectorEnv):
-            return _cannot_copy
-        if self.given is None and config.env_id == NO_ENV:
-            raise EnvCreationError(
-                "there is no environment to evaluate in: name one next to the dataset, or set evaluation.every=0."
-            )
-        custom = None if self.given is None else custom_factory(_not_the_same(self.given))
-        # Native vector environments stay native: their dynamics may differ in rounding from the single one's. Tensor ones are
-        # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
-        backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
-        wrappers = config.env.wrappers if config.evaluation.wrappers is None else config.evaluation.wrappers
-        settings = replace(config, env=replace(config.env, backend=backend, restart_workers=0, wrappers=wrappers))
-        if config.evaluation.wrappers is not None:
-            _check_same_spaces(EnvFactory.of(config, custom)(), EnvFactory.of(settings, custom)())
-        return lambda count: make_vector_env(settings, count, custom=custom)
-
-    def goal_rules(self, config: TrainConfig) -> GoalRules:
-        """The rules of an environment with goals, asked of one more environment in this process."""
-        if isinstance(self.given, VectorEnv):
-            raise EnvCreationError(
-                "hindsight needs a single environment to ask for rewards, and a vector environment object cannot be copied: "
-                "give an id or a callable."
-            )
-        if config.env.wrappers:
-            raise ConfigError(
-                "hindsight asks the environment itself for the rewards of other goals, past its wrappers: leave out env.wrappers, "
-                "or set hyperparams.hindsight=0."
-            )
-        custom = None if self.given is None else custom_factory(_not_the_same(self.given))
-        return GoalRules(EnvFactory.of(config, custom)())
-
-
-def _check_same_spaces(training: gym.Env[Any, Any], evaluation: gym.Env[Any, Any]) -> None:
-    for role in ("observation_space", "action_space"):
-        trained, evaluated = getattr(training, role), getattr(evaluation, role)
-        if trained != evaluated:
-            texts = [f"{space_name(space)} of shape {space.shape} and {space.dtype}" for space in (trained, evaluated)]
-            texts[1] = "one with other bounds" if texts[0] == texts[1] else texts[1]
-            raise ConfigError(
-                f"the {role.replace('_', ' ')} is {texts[0]} with env.wrappers, but {texts[1]} with evaluation.wrappers: "
-                "name the wrappers that change it in both"
-            )
-    training.close()
-    evaluation.close()
-
-
-def _not_the_same(given: EnvLike) -> EnvLike:
-    """A copy of an environment object; ids and callables make fresh ones anyway."""
-    return copy.deepcopy(given) if isinstance(given, gym.Env) else given
-
-
-def _cannot_copy(count: int) -> VectorEnv[Any, Any, Any]:
-    raise EnvCreationError(
-        "a vector environment object cannot be copied for evaluation: give an id or a callable, "
-        "or turn evaluation off with evaluation={'every': 0}."
-    )
 
 
 def build_algorithm(

@@ -24,7 +24,7 @@ def make_run_dir(cfg: TrainConfig) -> Path:
     """Creates `<output_dir>/<algo>__<env>__seed<seed>__<time>/` with its folders and the resolved config; returns its path."""
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env_id).strip(".-") or "env"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    path = Path(cfg.output_dir) / f"{cfg.algo}__{env}__seed{cfg.seed}__{stamp}"
+    path = Path(cfg.output_dir).expanduser() / f"{cfg.algo}__{env}__seed{cfg.seed}__{stamp}"
     try:
         path.mkdir(parents=True)
         for folder in (CHECKPOINTS, TENSORBOARD, VIDEOS):

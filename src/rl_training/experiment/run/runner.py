@@ -16,7 +16,7 @@ from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore,
 from rl_training.experiment.config.loader import ResolvedConfig, load_config, resolve
 from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.build import EnvSource, build_algorithm, complete_config, select_device
+from rl_training.experiment.run.build import build_algorithm, complete_config
 from rl_training.experiment.run.changes import (
     FREE_TO_CHANGE,
     Change,
@@ -25,6 +25,8 @@ from rl_training.experiment.run.changes import (
     describe,
     recorded_hyperparams,
 )
+from rl_training.experiment.run.device import select_device
+from rl_training.experiment.run.env_source import EnvSource
 from rl_training.experiment.run.lock import RunLock
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference, save_reference
@@ -75,7 +77,7 @@ def resume_run(
                     lock.release()
                 run_dir, lock = None, None
             if checkpoint is not None and run_dir is None:
-                _forget_envs(checkpoint)
+                forget_envs(checkpoint)
             config = replace(config, env_id=env_id)
         if run_dir is None and checkpoint is not None:
             notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
@@ -110,9 +112,9 @@ def _check_total(checkpoint: Checkpoint, config: TrainConfig, wanted: Mapping[st
         )
 
 
-def _forget_envs(checkpoint: Checkpoint) -> None:
+def forget_envs(checkpoint: Checkpoint) -> None:
     """Takes the environments' own state out of a checkpoint that goes on in other ones."""
-    collector = checkpoint.groups["runtime"].get("collector")
+    collector = checkpoint.groups.get("runtime", {}).get("collector")
     if isinstance(collector, dict) and isinstance(collector.get("envs"), dict):
         collector["envs"]["envs"] = None
 

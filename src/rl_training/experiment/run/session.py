@@ -15,12 +15,20 @@ from gymnasium.vector import VectorEnv
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment.checkpoint.replay_segments import INFO as REPLAY_SEGMENTS
 from rl_training.experiment.checkpoint.replay_segments import ReplaySegments
-from rl_training.experiment.checkpoint.snapshot import Spaces, config_of, restore, take_snapshot
+from rl_training.experiment.checkpoint.snapshot import (
+    REPLAY_LEFT_OUT,
+    REPLAY_LEFT_OUT_NOTE,
+    Spaces,
+    config_of,
+    restore,
+    take_snapshot,
+)
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore, write_checkpoint
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.console.lines import make_console
-from rl_training.experiment.run.build import EnvSource, build_trainer
+from rl_training.experiment.run.build import build_trainer
 from rl_training.experiment.run.changes import Change
+from rl_training.experiment.run.env_source import EnvSource
 from rl_training.experiment.run.lock import RunLock
 from rl_training.experiment.run.logging import MetricReader, RunLogger
 from rl_training.experiment.run.metadata import RunMetadata
@@ -88,6 +96,7 @@ class TrainingSession:
         self.metadata: RunMetadata | None = None
         self.store: CheckpointStore | None = None
         self.notes: list[str] = []
+        self._replay_left_out = False
         self._reader = MetricReader(config.logging.every)
         self._env_source = env_source
         self._lock: RunLock | None = None
@@ -136,7 +145,10 @@ class TrainingSession:
         )
 
     def _record_resume(self, checkpoint: Checkpoint, changes: Sequence[Change]) -> None:
-        if self.resume_grade != "exact":
+        self._replay_left_out = bool(checkpoint.info.get(REPLAY_LEFT_OUT))
+        if self._replay_left_out:
+            self.notes.append(REPLAY_LEFT_OUT_NOTE)
+        elif self.resume_grade != "exact":
             self.notes.append(
                 "the environments could not be brought back exactly, so fresh episodes were started (grade episode-boundary): "
                 f"{self.trainer.resume_problem}"
@@ -162,7 +174,7 @@ class TrainingSession:
 
     @property
     def resume_grade(self) -> str | None:
-        return self.trainer.resume_grade
+        return "episode-boundary" if self._replay_left_out else self.trainer.resume_grade
 
     def train(self) -> TrainResult:
         """Runs the training loop with signals, threads and failures taken care of."""

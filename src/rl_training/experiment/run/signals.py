@@ -20,6 +20,13 @@ class ReceivedSignal:
         return 0 if self.number is None else 128 + self.number
 
 
+def pass_on(exit_code: int) -> None:
+    """Gives a signal that ended a training to whoever was there before it: KeyboardInterrupt after Ctrl-C, the end of the process
+    after SIGTERM, or the caller's own handler. For calls from Python; a command says it by its exit code."""
+    if exit_code > 128:
+        signal.raise_signal(exit_code - 128)
+
+
 @contextmanager
 def stop_on_signals(stop: Callable[[str], None]) -> Iterator[ReceivedSignal]:
     """Calls `stop(name)` on the first SIGINT or SIGTERM; the second raises KeyboardInterrupt at once.

@@ -13,7 +13,7 @@ from helpers.registered import forgetting
 from rl_training import DQN, PPO, register_wrapper
 from rl_training.config import load_config
 from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES
-from rl_training.utils.errors import ConfigError, EnvCreationError
+from rl_training.utils.errors import ConfigError
 from rl_training.utils.trees import differing_paths
 
 STACK = {"name": "FrameStackObservation", "stack_size": 2}
@@ -92,7 +92,7 @@ def test_an_evaluation_of_another_shape_is_refused_before_anything_is_written(tm
 
 
 def test_what_cannot_be_wrapped_is_refused() -> None:
-    with pytest.raises(EnvCreationError, match="env.wrappers cannot go into a vector environment object"):
+    with pytest.raises(ConfigError, match="env.wrappers is .*vector environment object that was given is made already"):
         PPO(gym.make_vec("CartPole-v1", 2, vectorization_mode="sync"), env={"wrappers": ["Tenfold"]})
     with pytest.raises(ConfigError, match="hindsight asks the environment itself .*: leave out env.wrappers"):
         DQN("BitFlip-v0", hindsight=0.8, env={"wrappers": ["Tenfold"]})
