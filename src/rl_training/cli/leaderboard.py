@@ -68,7 +68,8 @@ class Command:
         groups = select(found, self.env, self.algo)
         if not groups:
             pairs = sorted({f"{group.algo} on {group.env_id}" for group in found})
-            raise UserError(f"no run matches {' '.join([*self.env, *self.algo])}; found: {', '.join(pairs)}")
+            more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
+            raise UserError(f"no run matches {' '.join([*self.env, *self.algo])}; found: {', '.join(pairs[:8])}{more}")
         report, baseline_notes = self._compare(groups)
         leaderboard = Leaderboard(
             source=", ".join(str(path) for path in self.paths) or SHIPPED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from rl_training.zoo.values import number
 
 NEWEST_SCHEMA = 1
 """Newest `schema` of metadata.json that is understood here."""
+BENCHMARK = "benchmark.json"
+"""Names the benchmark that a folder belongs to."""
 STATUSES = ("completed", "running", "interrupted", "failed")
 MAX_LINES = 8192
 """Lines of a log that are kept; of a longer one a part, evenly spread, so that memory does not grow with it."""
 MAX_CONFIG_BYTES = 2**20
-_DEPTH = 4  # folders below a named one that are searched: enough for runs kept by preset and date
+SEARCH_DEPTH = 4  # folders below a named one that are searched: enough for runs kept by preset and date
 
 
 @dataclass
@@ -99,8 +101,8 @@ class RunRecord:
         return max((int(number(record.get("step")) or 0) for record in newest), default=0)
 
 
-def find_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
-    """The runs in these folders, and one line for each that had to be skipped.
+def find_runs(paths: Sequence[Path], without: Collection[Path] = ()) -> tuple[list[RunRecord], list[str]]:
+    """The runs in these folders, but for those in the folders `without`, and one line for each that had to be skipped.
 
     A path is a run folder or a folder of runs, searched a few levels deep; links to folders are not followed. A run found
     twice counts once. A path that does not exist or holds no run is the user's mistake, and so is a call that finds no
@@ -110,7 +112,7 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     skipped: list[str] = []
     seen: set[Path] = set()
     for path in paths:
-        folders = list(run_folders(path))
+        folders = list(run_folders(path, without))
         if not folders:
             raise UserError(
                 f"no run found in {path}: expected a run folder (with {METADATA}) or a folder of runs, "
@@ -130,18 +132,20 @@ def find_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[str]]:
     return records, skipped
 
 
-def run_folders(path: Path) -> Iterator[Path]:
-    """The run folders at or below a path, sorted by name, broken ones included."""
+def run_folders(path: Path, without: Collection[Path] = ()) -> Iterator[Path]:
+    """The run folders at or below a path, but for those in the folders `without`, sorted by name, broken ones included."""
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if not path.is_dir():
         raise UserError(f"{path} is a file; name a run folder or a folder of runs")
     for folder, subfolders, files in os.walk(path):
         here = Path(folder)
-        if is_run({*files, *subfolders}):
+        if here in without:
+            subfolders.clear()
+        elif is_run({*files, *subfolders}):
             subfolders.clear()
             yield here
-        elif len(here.relative_to(path).parts) >= _DEPTH:
+        elif len(here.relative_to(path).parts) >= SEARCH_DEPTH:
             subfolders.clear()
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
 

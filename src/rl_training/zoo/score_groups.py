@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.utils.errors import UserError
+from rl_training.zoo.benchmark_folders import benchmark_folders, full_results
 from rl_training.zoo.result_files import ResultFile, read_result_file, read_result_files, shipped_results
 from rl_training.zoo.run_records import RunRecord, find_runs, run_folders
 from rl_training.zoo.values import number
@@ -23,6 +24,8 @@ from rl_training.zoo.values import number
 _METHOD_KEYS = ("total_timesteps", "num_envs", "overlap")
 _METHOD_SECTIONS = ("hyperparams", "policy", "env")
 _NOT_METHOD = {"env.kwargs", "env.max_episode_steps", "env.backend", "env.restart_workers"}
+
+CHANGED = "changed on resume"
 
 
 @dataclass(frozen=True)
@@ -101,29 +104,40 @@ class ScoreGroup:
 def collect(paths: Sequence[Path]) -> tuple[list[ScoreGroup], list[str]]:
     """The groups in run folders, folders of runs, result files and folders of result files, and a line per thing left out.
 
-    A folder with result files, in it or in its `results/`, is not searched for runs: the results were made from them.
+    A folder with result files, in it or in its `results/`, is not searched for runs: the results were made from them. So are
+    folders of benchmarks among the runs; of these, results of a shortened training are left out.
     """
     groups: list[ScoreGroup] = []
     notes: list[str] = []
-    run_paths = []
+    run_paths: list[Path] = []
+    benchmarks: list[Path] = []
     for path in paths:
         results, problems = _results_at(path)
         groups += [_of_result(result) for result in results]
         if results:
             notes += problems
         elif any(run_folders(path)):
-            run_paths.append(path)
+            inside = benchmark_folders(path)
+            for folder in inside:
+                full, left_out = full_results(folder)
+                groups += [_of_result(result) for result in full]
+                notes += left_out
+            benchmarks += inside
+            if any(run_folders(path, inside)):
+                run_paths.append(path)
         else:
             why = problems[0] if problems else "expected run folders, as `axiomrl train` writes them, or result files"
             raise UserError(f"no run and no result found in {path}: {why}")
     if run_paths:
-        records, skipped = find_runs(run_paths)
+        records, skipped = find_runs(run_paths, benchmarks)
         groups += [_of_run(record) for record in records]
         notes += [*skipped, *(note for record in records for note in record.notes)]
+    if not groups:
+        raise UserError("\n".join([f"nothing to rank in {', '.join(map(str, paths))}", *notes]))
     merged = _merge(groups)
-    left_out = [run for group in merged for run in group.repeated]
+    repeated = [run for group in merged for run in group.repeated]
     return merged, notes + [
-        f"{run.source}: left out, seed {run.seed} of the same config counts already" for run in left_out
+        f"{run.source}: left out, seed {run.seed} of the same config counts already" for run in repeated
     ]
 
 
@@ -178,7 +192,8 @@ def _of_run(record: RunRecord) -> ScoreGroup:
         created=str(record.metadata.get("created_at_utc", "")),
         run=record,
     )
-    return ScoreGroup(record.algo, task_of(record.config), record.algo, method_of(record.config), (run,))
+    method = {**method_of(record.config), CHANGED: _changed_hyperparams(record.metadata.get("resumes"))}
+    return ScoreGroup(record.algo, task_of(record.config), record.algo, method, (run,))
 
 
 def _of_result(result: ResultFile) -> ScoreGroup:
@@ -190,11 +205,22 @@ def _of_result(result: ResultFile) -> ScoreGroup:
         result.algo,
         task_of(result.config),
         result.algo,
-        method_of(result.config),
+        {**method_of(result.config), CHANGED: None},
         runs,
         preset=result.preset,
         seeds_asked=result.seeds_asked,
     )
+
+
+def _changed_hyperparams(resumes: object) -> str | None:
+    """What resumes have changed on the way, from the lineage in metadata.json: such a run is not one of its last config."""
+    found = []
+    for entry in resumes if isinstance(resumes, list) else []:
+        changes = entry.get("changes") if isinstance(entry, dict) else None
+        for change in changes if isinstance(changes, list) else []:
+            if isinstance(change, dict) and str(change.get("key")).startswith("hyperparams."):
+                found.append(f"{change['key']} at step {entry.get('step')}")
+    return ", ".join(found) or None
 
 
 def task_of(config: Mapping[str, Any]) -> str:

@@ -24,8 +24,9 @@ from rl_training.utils.errors import UserError
 from rl_training.utils.safe_files import read_json
 from rl_training.utils.user_code import import_modules, source_of
 from rl_training.version import __version__
+from rl_training.zoo.run_records import BENCHMARK
 
-IDENTITY, RESULTS = "benchmark.json", "results"
+IDENTITY, RESULTS = BENCHMARK, "results"
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
     *("algorithms", "api", "data", "envs", "execution", "experiment", "policies", "runtime", "utils"),

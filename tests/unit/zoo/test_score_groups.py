@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,47 @@ def test_the_shipped_results_can_be_grouped() -> None:
     groups = {(group.algo, group.task): group for group in shipped()}
     assert len(groups[("ppo", "CartPole-v1")].scored) >= 5
     assert ("dqn", "BitFlip-v0(bits=20)") in groups
+
+
+def _benchmark(folder: Path, preset: str, total_timesteps: int) -> None:
+    """The folder of a benchmark: its identity, a run, and the result that was made from it."""
+    algo = preset.partition("/")[0]
+    write_run(folder / "preset" / "run", algo=algo, curve=[(total_timesteps, 9.0)], total_timesteps=total_timesteps)
+    (folder / "benchmark.json").write_text('{"format": 1, "name": "x"}', encoding="utf-8")
+    write_result(folder / "results" / "r.json", [9.0], algo=algo, preset=preset, steps=total_timesteps)
+
+
+def test_a_smoke_benchmark_among_the_runs_is_not_ranked(tmp_path: Path) -> None:
+    write_run(tmp_path / "mine", seed=0, curve=[(1000, 20.0)], algo="ppo")
+    _benchmark(tmp_path / "zoo" / "smoke", "ppo/cartpole", 1_100)
+    groups, (note,) = collect([tmp_path])
+    assert [(group.algo, [run.last for run in group.runs]) for group in groups] == [("ppo", [20.0])]
+    assert "zoo/smoke: left out ppo/cartpole" in note and f"axiomrl leaderboard {tmp_path / 'zoo/smoke'}" in note
+    (group,) = collect([tmp_path / "zoo" / "smoke"])[0]
+    assert group.preset == "ppo/cartpole", "who names it means it"
+
+
+def test_a_whole_benchmark_among_the_runs_counts_by_its_results(tmp_path: Path) -> None:
+    write_run(tmp_path / "mine", seed=0, curve=[(1000, 20.0)], algo="ppo")
+    _benchmark(tmp_path / "zoo" / "whole", "a2c/cartpole", 10_000_000)
+    groups, notes = collect([tmp_path])
+    assert [(group.algo, group.preset) for group in groups] == [("a2c", "a2c/cartpole"), ("ppo", None)] and notes == []
+
+
+def test_nothing_but_a_smoke_benchmark_is_nothing_to_rank(tmp_path: Path) -> None:
+    _benchmark(tmp_path / "zoo" / "smoke", "ppo/cartpole", 1_100)
+    with pytest.raises(UserError, match=r"nothing to rank in .*\n.*left out ppo/cartpole"):
+        collect([tmp_path])
+
+
+def test_a_run_whose_hyperparameters_changed_on_the_way_stands_apart(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / f"run{seed}", seed=seed, curve=[(1000, 20.0)])
+    path = tmp_path / "run1" / "metadata.json"
+    metadata = json.loads(path.read_text(encoding="utf-8"))
+    change = {"key": "hyperparams.gamma", "old": 0.9, "new": 0.99}
+    metadata["resumes"] = [{"step": 500, "changes": [change]}]
+    path.write_text(json.dumps(metadata), encoding="utf-8")
+    first, second = collect([tmp_path])[0]
+    assert first.differences == {"changed on resume": None}
+    assert second.differences == {"changed on resume": "hyperparams.gamma at step 500"}
