@@ -208,6 +208,7 @@ class Agent:
             num_envs=num_envs,
             seed=derive_seed(self.config.seed if seed is None else seed, "evaluate"),
             device=self._device,
+            max_episode_steps=self.config.evaluation.max_episode_steps,
         )
         try:
             return evaluator.evaluate(self.policy, num_episodes, deterministic=deterministic)

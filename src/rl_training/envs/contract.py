@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_checks import VectorChecks
@@ -107,6 +107,16 @@ class EnvStepper:
         return StepRecord(
             obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid, success
         )
+
+    def restart(self, rows: Array) -> None:
+        """Starts fresh episodes in the environments of `rows` (N,) bool, in the midst of the others'."""
+        if not isinstance(self.envs.unwrapped, SyncVectorEnv):
+            raise UserError(
+                f"an episode of {self._checks.name} did not end, and a vector environment like this cannot restart a single one.\n"
+                "Give it a time limit, e.g. env.max_episode_steps=1000."
+            )
+        self.obs = self._checks.reset(options={"reset_mask": rows})
+        self._awaiting_reset = self._awaiting_reset & ~rows
 
     def state_dict(self) -> dict[str, Any]:
         return {

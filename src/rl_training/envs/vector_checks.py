@@ -22,7 +22,7 @@ class VectorChecks:
     """Steps and resets a vector environment, and names what is wrong in what it returns."""
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]):
-        self._envs, self._name, self._steps = envs, vector_name(envs), 0
+        self._envs, self.name, self._steps = envs, vector_name(envs), 0
         self._shapes = map_obs(lambda space: space.shape, _entries(envs.single_observation_space))
         self._foreign = not type(envs).__module__.startswith("rl_training.")
 
@@ -125,7 +125,7 @@ class VectorChecks:
 
     def _where(self, index: int | None) -> str:
         number = "" if index is None else f"index {index}, "
-        return f"environment {self._name!r} ({number}step {self._steps} since the start)"
+        return f"environment {self.name!r} ({number}step {self._steps} since the start)"
 
 
 def vector_name(envs: VectorEnv[Any, Any, Any]) -> str:

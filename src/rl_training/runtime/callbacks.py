@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rl_training.policies.policy import Policy
-from rl_training.runtime.evaluator import EvaluationResult, Evaluator
+from rl_training.runtime.evaluator import EvaluationResult, EvaluationStopped, Evaluator
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ class Callback:
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
         """Before the first iteration, also of a resumed run."""
+
+    def on_catch_up(self, trainer: BaseTrainer) -> None:
+        """After that, when all callbacks have started: what an interruption left undone."""
 
     def on_iteration_end(self, trainer: BaseTrainer) -> None:
         """After each collect-and-update; `trainer.metrics` holds the newest metrics."""
@@ -71,12 +74,19 @@ class Every:
 
 
 class Evaluate(Callback):
-    """Evaluates every so many environment steps, and once more when the training is complete."""
+    """Evaluates every so many environment steps, and once more when the training is complete.
+
+    A signal stops an evaluation at once. It leaves no trace but the note that it is due, and a resume makes it up.
+    """
 
     def __init__(self, evaluator: Evaluator, policy: Policy, *, every: int, episodes: int, deterministic: bool):
         self._evaluator, self._policy = evaluator, policy
         self._every, self._episodes, self._deterministic = Every(every), episodes, deterministic
-        self.last_step = -1
+        self.last_step, self._due = -1, False
+
+    def on_catch_up(self, trainer: BaseTrainer) -> None:
+        if self._due:
+            self._evaluate(trainer)
 
     def on_iteration_end(self, trainer: BaseTrainer) -> None:
         if self._every.passed(trainer.previous_step, trainer.global_step):
@@ -90,18 +100,27 @@ class Evaluate(Callback):
         self._evaluator.close()
 
     def _evaluate(self, trainer: BaseTrainer) -> None:
-        with trainer.timer.stage("evaluate"):
-            result = self._evaluator.evaluate(
-                self._policy, self._episodes, deterministic=self._deterministic, stream=trainer.global_step
-            )
+        try:
+            with trainer.timer.stage("evaluate"):
+                result = self._evaluator.evaluate(
+                    self._policy,
+                    self._episodes,
+                    deterministic=self._deterministic,
+                    stream=trainer.global_step,
+                    stopped=lambda: trainer.interrupted,
+                )
+        except EvaluationStopped:
+            self._due = True
+            return
+        self._due = False
         self.last_step = trainer.global_step
         trainer.report_evaluation(result)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"last_step": self.last_step}
+        return {"last_step": self.last_step, "due": self._due}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.last_step = state["last_step"]
+        self.last_step, self._due = state["last_step"], state.get("due", False) is True
 
 
 class StopOnReward(Callback):
@@ -164,6 +183,10 @@ class SaveCheckpoints(Callback):
 
     def on_training_start(self, trainer: BaseTrainer) -> None:
         if self.saved_step < 0:  # from here on, a kill at any instant leaves something to resume from
+            self._write(trainer)
+
+    def on_catch_up(self, trainer: BaseTrainer) -> None:
+        if self._evaluated_since:
             self._write(trainer)
 
     def on_evaluation(self, trainer: BaseTrainer, result: EvaluationResult) -> None:

@@ -12,9 +12,11 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from rl_training.envs.contract import EnvStepper
+from rl_training.envs.limits import episode_limit
 from rl_training.policies.policy import Policy, restarted
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.utils.bootstrap import bootstrap_interval
+from rl_training.utils.errors import UserError
 from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
@@ -22,7 +24,7 @@ from rl_training.utils.spaces import ActionAdapter
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Undiscounted returns of complete episodes."""
+    """Undiscounted returns of complete episodes, but for those that were cut."""
 
     mean: float
     std: float
@@ -34,10 +36,17 @@ class EvaluationResult:
     deterministic: bool
     success_rate: float | None = None
     """Share of the episodes that reached their goal, where every episode's last info says whether it did."""
+    cut_episodes: int = 0
+    """How many of the episodes did not end and were cut at the evaluation's limit of steps: their returns are not whole."""
 
     @classmethod
     def from_episodes(
-        cls, returns: list[float], lengths: list[int], deterministic: bool, successes: Sequence[float] = ()
+        cls,
+        returns: list[float],
+        lengths: list[int],
+        deterministic: bool,
+        successes: Sequence[float] = (),
+        cut_episodes: int = 0,
     ) -> EvaluationResult:
         """`successes` are 1 or 0 by episode, or NaN where that is not known."""
         values = np.array(returns, dtype=np.float64)
@@ -51,6 +60,7 @@ class EvaluationResult:
             tuple(lengths),
             deterministic,
             float(np.mean(successes)) if len(successes) and np.isfinite(successes).all() else None,
+            cut_episodes,
         )
 
     @classmethod
@@ -66,6 +76,7 @@ class EvaluationResult:
             lengths=tuple(int(value) for value in state["lengths"]),
             deterministic=bool(state["deterministic"]),
             success_rate=None if success is None else float(success),
+            cut_episodes=int(state.get("cut_episodes", 0)),
         )
 
     @property
@@ -80,8 +91,19 @@ class EvaluationResult:
         return {**asdict(self), "episodes": self.episodes, "mean_length": self.mean_length}
 
 
+MAX_EPISODES = 1_000_000
+"""Most episodes of an evaluation."""
+MAX_EPISODE_STEPS = 27_000
+"""Where an episode is cut if its environment has no limit of its own: half an hour of an Atari game, whose limit it is."""
+
+
+class EvaluationStopped(Exception):
+    """An evaluation was given up, because its caller no longer wants it."""
+
+
 class Evaluator:
-    """Plays complete episodes with a policy.
+    """Plays complete episodes with a policy. One that does not end is cut after `max_episode_steps` (None: the environment's own
+    limit, or MAX_EPISODE_STEPS if it has none), and the result says so.
 
     The number of episodes is shared out among the environments beforehand: taking whichever finish first would favour short ones.
     """
@@ -93,22 +115,40 @@ class Evaluator:
         num_envs: int,
         seed: int,
         device: torch.device,
+        max_episode_steps: int | None = None,
     ):
-        self._make_envs, self._num_envs = make_envs, num_envs
+        self._make_envs, self._num_envs, self._max_episode_steps = make_envs, num_envs, max_episode_steps
         self.seed, self.device = seed, device
         self._stepper: EnvStepper | None = None
 
-    def evaluate(self, policy: Policy, episodes: int, *, deterministic: bool, stream: int = 0) -> EvaluationResult:
-        """`stream` (the training step) selects the episodes' seeds, so the same call gives the same episodes."""
+    def evaluate(
+        self,
+        policy: Policy,
+        episodes: int,
+        *,
+        deterministic: bool,
+        stream: int = 0,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> EvaluationResult:
+        """`stream` (the training step) selects the episodes' seeds, so the same call gives the same episodes.
+
+        EvaluationStopped as soon as `stopped()` says so, which is asked before every step.
+        """
+        if not 1 <= episodes <= MAX_EPISODES:
+            raise UserError(f"an evaluation has 1 to {MAX_EPISODES:,} episodes, not {episodes:,}")
         with preserved_global_rng():
             was_training = policy.training
             policy.train(False)
             try:
-                return self._play(policy, episodes, deterministic, derive_seed(self.seed, "evaluation", stream))
+                return self._play(
+                    policy, episodes, deterministic, derive_seed(self.seed, "evaluation", stream), stopped
+                )
             finally:
                 policy.train(was_training)
 
-    def _play(self, policy: Policy, episodes: int, deterministic: bool, seed: int) -> EvaluationResult:
+    def _play(
+        self, policy: Policy, episodes: int, deterministic: bool, seed: int, stopped: Callable[[], bool]
+    ) -> EvaluationResult:
         count = min(self._num_envs, episodes)
         if self._stepper is None or self._stepper.num_envs != count:
             self.close()
@@ -122,26 +162,42 @@ class Evaluator:
         returns: list[list[float]] = [[] for _ in range(count)]
         lengths: list[list[int]] = [[] for _ in range(count)]
         successes: list[float] = []
+        limit, cut_episodes = self._max_episode_steps or _default_limit(stepper.envs), 0
         stepper.reset(seed)
         state = policy.initial_state(count)
         while (quota > 0).any():
+            if stopped():
+                raise EvaluationStopped
             obs = obs_to_torch(stepper.obs, self.device)
             actions, state = policy.act(obs, state, generator=generator, deterministic=deterministic)
             record = stepper.step(adapter.to_env(actions.cpu().numpy()))
-            if state is not None:
-                state = restarted(state, policy.initial_state(count), torch.from_numpy(record.ended))
             running += record.rewards * record.valid
             steps += record.valid
-            for index in np.flatnonzero(record.terminated | record.truncated):
+            ended = record.terminated | record.truncated
+            cut = (steps >= limit) & (quota > 0) & ~ended
+            if cut.any():
+                stepper.restart(cut)
+                cut_episodes += int(cut.sum())
+                ended = ended | cut
+            if state is not None:
+                state = restarted(state, policy.initial_state(count), torch.from_numpy(record.ended | ended))
+            for index in np.flatnonzero(ended):
                 if quota[index] > 0:
                     returns[index].append(float(running[index]))
                     lengths[index].append(int(steps[index]))
                     successes.append(np.nan if record.success is None else float(record.success[index]))
                     quota[index] -= 1
                 running[index], steps[index] = 0.0, 0
-        return EvaluationResult.from_episodes(list(chain(*returns)), list(chain(*lengths)), deterministic, successes)
+        return EvaluationResult.from_episodes(
+            list(chain(*returns)), list(chain(*lengths)), deterministic, successes, cut_episodes
+        )
 
     def close(self) -> None:
         if self._stepper is not None:
             self._stepper.close()
             self._stepper = None
+
+
+def _default_limit(envs: VectorEnv[Any, Any, Any]) -> float:
+    """Infinity where the environments truncate their episodes themselves."""
+    return MAX_EPISODE_STEPS if episode_limit(envs) is None else np.inf

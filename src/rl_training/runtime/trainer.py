@@ -100,6 +100,7 @@ class BaseTrainer(ABC):
             self._start()
             self._started = True
         self._notify("on_training_start")
+        self._notify("on_catch_up")
         while self.global_step < self.total_timesteps and self.stop_reason is None:
             steps = self._iterate()
             self.previous_step, self.global_step = self.global_step, self.global_step + steps

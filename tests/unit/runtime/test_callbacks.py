@@ -97,7 +97,9 @@ class FakeEvaluator:
         self.streams: list[int] = []
         self.closed = 0
 
-    def evaluate(self, policy: Any, episodes: int, *, deterministic: bool, stream: int) -> EvaluationResult:
+    def evaluate(
+        self, policy: Any, episodes: int, *, deterministic: bool, stream: int, stopped: Any
+    ) -> EvaluationResult:
         self.streams.append(stream)
         return result(float(stream))
 

@@ -22,8 +22,11 @@ class EvaluationConfig:
 
     every: Annotated[int, Range(ge=0)] = 10_000
     """Environment steps between evaluations; 0 turns them off."""
-    episodes: Annotated[int, Range(ge=1)] = 10
+    episodes: Annotated[int, Range(ge=1, le=1_000_000)] = 10
     """Episodes per evaluation."""
+    max_episode_steps: Annotated[int, Range(ge=1)] | None = None
+    """Steps after which an episode of an evaluation is cut, which the result then says; null keeps the environment's own limit, and
+    cuts after 27,000 steps where it has none."""
     num_envs: Annotated[int, Range(ge=1)] = 5
     """Environments that run these episodes side by side."""
     deterministic: bool = True

@@ -130,7 +130,7 @@ def _evaluation_text(view: RunView) -> str:
         return "none yet"
     interval = f"{number(evaluation.ci_low)} to {number(evaluation.ci_high)}"
     return (
-        f"{interval} (95 %, {evaluation.episodes} episodes){evaluation.success_text}; "
+        f"{interval} (95 %, {evaluation.episodes} episodes){evaluation.success_text}{evaluation.cut_text}; "
         f"best {number(best.mean)} at step {best.step:,}"
     )
 

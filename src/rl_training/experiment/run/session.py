@@ -219,6 +219,7 @@ class TrainingSession:
                 num_envs=config.evaluation.num_envs,
                 seed=config.seed,
                 device=self.algorithm.device,
+                max_episode_steps=config.evaluation.max_episode_steps,
             )
             callbacks.append(
                 Evaluate(

@@ -54,6 +54,8 @@ class Evaluation:
     episodes: int
     deterministic: bool
     success_rate: float | None
+    cut_episodes: int = 0
+    """Those that did not end."""
 
     @classmethod
     def from_record(cls, step: int, record: Mapping[str, Any]) -> Evaluation | None:
@@ -63,15 +65,20 @@ class Evaluation:
             return None
         success = _finite(record.get("success_rate"))
         episodes = int(_finite(record.get("episodes")) or 0)
-        return cls(step, mean, low, high, episodes, bool(record.get("deterministic")), success)
+        cut = int(_finite(record.get("cut_episodes")) or 0)
+        return cls(step, mean, low, high, episodes, bool(record.get("deterministic")), success, cut)
 
     @property
     def text(self) -> str:
         """Mean, interval, number of episodes."""
         return (
             f"evaluation return {number(self.mean)} (95 % interval {number(self.ci_low)} to {number(self.ci_high)}, "
-            f"{self.episodes} {'deterministic' if self.deterministic else 'stochastic'} episodes){self.success_text}"
+            f"{self.episodes} {'deterministic' if self.deterministic else 'stochastic'} episodes){self.success_text}{self.cut_text}"
         )
+
+    @property
+    def cut_text(self) -> str:
+        return f", {self.cut_episodes} of them cut before their end" if self.cut_episodes else ""
 
     @property
     def success_text(self) -> str:
