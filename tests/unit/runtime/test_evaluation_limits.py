@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -132,36 +132,31 @@ def test_what_environments_say_about_their_limits() -> None:
     assert episode_limit(gym.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")) == 500
 
 
-class Signalled(RandomWalkEnv):
-    """Sends a signal to the process in the `at`-th step of an evaluation environment: those made after the training ones."""
-
-    at: ClassVar[int | None] = None
-    made: ClassVar[int] = 0
-    steps: ClassVar[int] = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.number = Signalled.made
-        Signalled.made += 1
-
-    def step(self, action: Any) -> Any:
-        if self.number >= 2:
-            Signalled.steps += 1
-            if Signalled.steps == Signalled.at:
-                os.kill(os.getpid(), signal.SIGTERM)
-        return super().step(action)
-
-
 @pytest.fixture
 def registered() -> Iterator[None]:
-    gym.register("Signalled-v0", Signalled)
+    gym.register("RandomWalk-v0", RandomWalkEnv)
     yield
-    del gym.registry["Signalled-v0"]
+    del gym.registry["RandomWalk-v0"]
+
+
+class Signals:
+    """Counts the steps of evaluations, and sends a signal to the process in the `at`-th."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.steps, self.at = 0, 0
+        self._to_torch = module.obs_to_torch
+        monkeypatch.setattr(module, "obs_to_torch", self._count)
+
+    def _count(self, *args: Any) -> Any:
+        self.steps += 1
+        if self.steps == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self._to_torch(*args)
 
 
 def run_config(folder: Path) -> TrainConfig:
     return TrainConfig(
-        env_id="Signalled-v0",
+        env_id="RandomWalk-v0",
         num_envs=2,
         total_timesteps=96,
         output_dir=str(folder),
@@ -183,18 +178,19 @@ def outcome(run_dir: Path) -> tuple[Any, Any, Any]:
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-def test_a_signal_during_an_evaluation_stops_it_and_a_resume_makes_it_up(tmp_path: Path, share: float) -> None:
-    Signalled.at, Signalled.made, Signalled.steps = None, 0, 0
+def test_a_signal_during_an_evaluation_stops_it_and_a_resume_makes_it_up(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = Signals(monkeypatch)
     whole = start_run(run_config(tmp_path / "whole"))
-    total = Signalled.steps
-    Signalled.at, Signalled.made, Signalled.steps = max(1, int(total * share)), 0, 0
+    signals.at, signals.steps = max(1, int(signals.steps * share)), 0
     stopped = start_run(run_config(tmp_path / "stopped"))
     assert stopped.exit_code == 143
-    assert Signalled.steps <= Signalled.at + 1, "no more than the step of the other environment"
+    assert signals.steps == signals.at, "not a step more"
     assert whole.run_dir is not None and stopped.run_dir is not None
     lines = read_lines(whole.run_dir / "evaluations.jsonl")
     assert len(read_lines(stopped.run_dir / "evaluations.jsonl")) < len(lines), "the evaluation is not reported"
-    Signalled.at, Signalled.made = None, 0
+    signals.at = 0
     resumed = resume_run(stopped.run_dir)
     assert resumed.exit_code == 0 and resumed.resume_grade == "exact"
     expected, found = outcome(whole.run_dir), outcome(stopped.run_dir)
