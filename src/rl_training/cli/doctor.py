@@ -21,15 +21,7 @@ from rl_training.utils.system import cpu_name
 from rl_training.version import __version__
 
 # Extra -> the module that shows it is installed.
-EXTRAS = {
-    "atari": "ale_py",
-    "mujoco": "mujoco",
-    "box2d": "Box2D",
-    "offline": "minari",
-    "tune": "optuna",
-    "wandb": "wandb",
-    "dev": "pytest",
-}
+EXTRAS = {"mujoco": "mujoco", "box2d": "Box2D", "atari": "ale_py", "dev": "pytest"}
 REQUIRED = ("torch", "gymnasium", "numpy", "pyyaml", "tyro", "rich", "tensorboard", "safetensors")
 MIN_SHARED_MEMORY = 64 * 2**20
 

@@ -42,11 +42,11 @@ WIDTH = 80
 
 WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and reproduce.
 
-  axiomrl train                       train PPO on CartPole and solve it (under a minute)
-  axiomrl train ppo/pendulum          train a preset; --config FILE for your own
-  axiomrl eval RUN                    evaluate what came out
-  axiomrl resume RUN                  continue a stopped run, bit for bit
-  axiomrl doctor                      check this machine
+  axiomrl train                               train PPO on CartPole and solve it
+  axiomrl train --algo sac --env Pendulum-v1  any algorithm, any environment
+  axiomrl eval RUN                            evaluate what came out
+  axiomrl resume RUN                          continue a stopped run, bit for bit
+  axiomrl doctor                              check this machine
 
 `axiomrl --help` lists all commands, `axiomrl COMMAND --help` explains one.
 """

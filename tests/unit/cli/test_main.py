@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +99,27 @@ def test_doctor_prints_stable_keys(capsys):
     assert {"os", "cpu", "memory_gib", "torch", "cuda", "gymnasium", "extra.mujoco", "shared_memory_mib", "git"} <= set(
         keys
     )
+
+
+def test_doctor_and_readme_know_the_extras_that_there_are():
+    from rl_training.cli.doctor import EXTRAS
+
+    root = Path(__file__).parents[3]
+    declared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(declared)
+    (named,) = re.findall(r"Extras: (.*?), e\.g\.", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", named)) == set(declared)
+
+
+def test_every_package_of_an_extra_is_used():
+    """By our code, or by the environments that the extra is for."""
+    root = Path(__file__).parents[3]
+    declared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    gymnasium_needs = {"imageio", "pygame-ce"}  # for rendering MuJoCo's, and for stepping Box2D's environments
+    packages = {re.match(r"[\w-]+", item)[0] for extra in ("mujoco", "box2d", "atari") for item in declared[extra]}
+    source = " ".join(path.read_text(encoding="utf-8") for path in (root / "src").rglob("*.py")).lower()
+    unused = [name for name in packages - gymnasium_needs if f'"{name.replace("-", "_")}"' not in source]
+    assert unused == []
 
 
 def test_doctor_json(capsys):
