@@ -10,7 +10,7 @@ not the policy's: the reset call of NEXT_STEP, or the step in which a worker die
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,9 @@ class StepRecord:
     success: Array | None = None
     """(N,) float64: whether episodes that ended here reached their goal, by their info's `is_success` or `success`; NaN where no
     episode ended or it does not say; None if no episode says so."""
+    infos: dict[str, Any] = field(default_factory=dict)
+    """What the vector environment said beside: arrays (N,), each with a mask `_key` of the environments that said it. Where it
+    resets in the same step, `final_info` has those of ended episodes."""
 
     @property
     def ended(self) -> Array:
@@ -105,7 +108,7 @@ class EnvStepper:
         self.obs = new_obs
         success = _final_success(infos, ended) if any_ended else None
         return StepRecord(
-            obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid, success
+            obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid, success, infos
         )
 
     def restart(self, rows: Array) -> None:

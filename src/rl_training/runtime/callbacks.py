@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rl_training.envs.contract import StepRecord
 from rl_training.policies.policy import Policy
 from rl_training.runtime.evaluator import EvaluationResult, EvaluationStopped, Evaluator
 from rl_training.utils.errors import UserError
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Override what you need. Iteration boundaries are the only moments at which a run can be saved or stopped."""
+    """Override what you need; what is not overridden costs nothing. `trainer.log(name, value)` adds a number to the metrics,
+    `trainer.stop(reason)` ends the training after the current iteration: iteration boundaries are the only moments at which a
+    run can be saved or stopped."""
 
     name: str | None = None
     """Key of the state in checkpoints; the class name if None. Two callbacks of one class need different names."""
@@ -31,6 +34,10 @@ class Callback:
 
     def on_iteration_end(self, trainer: BaseTrainer) -> None:
         """After each collect-and-update; `trainer.metrics` holds the newest metrics."""
+
+    def on_step(self, trainer: BaseTrainer, step: StepRecord) -> None:
+        """After each step of all environments: what was observed, done and rewarded, and `step.infos`. The arrays are the
+        trainer's own: copy what you keep, change nothing. `trainer.global_step` moves at the end of an iteration."""
 
     def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:
         """At the logging cadence, with the newest metrics as numbers."""

@@ -97,6 +97,9 @@ class EpisodeStatistics:
 class Collector:
     """What every collector carries from call to call: environments, a random stream for actions, episode statistics."""
 
+    sees_steps = True
+    """Whether single steps pass through this process."""
+
     def __init__(self, stepper: EnvStepper, policy: Policy, *, seed: int, device: torch.device, timer: StageTimer):
         self.stepper, self.policy, self.device, self.timer, self.seed = stepper, policy, device, timer, seed
         self.acting_state: ActingState = policy.initial_state(stepper.num_envs)
@@ -104,6 +107,8 @@ class Collector:
         self.adapter = ActionAdapter(stepper.envs.single_action_space)
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, "actions"))
         self.statistics = EpisodeStatistics(stepper.num_envs)
+        self.on_step: Callable[[StepRecord], None] | None = None
+        """Told of every step, if somebody wants to know."""
 
     def reset(self) -> None:
         self.stepper.reset(derive_seed(self.seed, "training envs"))
@@ -166,6 +171,8 @@ class RolloutCollector(Collector):
             stepped = clock()
             self.statistics.add(record)
             self._remember(state, record)
+            if self.on_step is not None:
+                self.on_step(record)
             valid_steps += int(np.count_nonzero(record.valid))
             buffer.add(
                 obs=obs,
@@ -223,6 +230,8 @@ class ReplayCollector(Collector):
         self.algorithm.update_statistics(seen)
         self.explorer.episodes_ended(torch.from_numpy(record.ended))
         self._remember(state, record)
+        if self.on_step is not None:
+            self.on_step(record)
         self.buffer.add(
             obs=obs,
             actions=actions,

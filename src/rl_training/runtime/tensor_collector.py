@@ -85,6 +85,8 @@ class TensorEpisodeStatistics(EpisodeStatistics):
 class TensorRolloutCollector(RolloutCollector):
     """Fills a RolloutBuffer from environments that live on the policy's device."""
 
+    sees_steps = False
+
     def __init__(
         self,
         stepper: EnvStepper,

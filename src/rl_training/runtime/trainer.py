@@ -14,13 +14,15 @@ from rl_training.algorithms.off_policy import BatchAlgorithm, OffPolicyAlgorithm
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import BatchSource
+from rl_training.envs.contract import StepRecord
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import Collector, ReplayCollector, RolloutCollector
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.learner import Learned
 from rl_training.runtime.overlap import Overlap
+from rl_training.runtime.step_infos import LoggedMeans
 from rl_training.runtime.throughput import StageTimer
-from rl_training.utils.errors import ConfigError
+from rl_training.utils.errors import ConfigError, UserError
 from rl_training.utils.global_random import GlobalRandomStream
 from rl_training.utils.seeding import derive_seed
 
@@ -48,6 +50,7 @@ class BaseTrainer(ABC):
         self.interrupted = False
         self._started = self._finished = False
         self.replay: ReplayBuffer | None = None
+        self.logged = LoggedMeans()
 
     @abstractmethod
     def _start(self) -> None:
@@ -95,7 +98,13 @@ class BaseTrainer(ABC):
             for callback in self.callbacks:
                 callback.close()
 
+    def _listen(self, listeners: Sequence[Callback]) -> None:
+        """Prepares for callbacks that want to see every step, if there are any."""
+        if listeners:
+            raise UserError(f"{listeners[0].key} wants to see every step, and learning from a dataset takes none.")
+
     def _loop(self) -> None:
+        self._listen([callback for callback in self.callbacks if type(callback).on_step is not Callback.on_step])
         if not self._started:
             self._start()
             self._started = True
@@ -120,6 +129,11 @@ class BaseTrainer(ABC):
         self.callbacks = _with_own_names(callbacks)
         self.total_timesteps, self.stop_reason = total_timesteps, None
         self.interrupted = self._finished = False
+
+    def log(self, name: str, value: float, *, weight: int = 1) -> None:
+        """Adds a number to the metrics: to `metrics.jsonl`, TensorBoard and `TrainResult.metrics`. Between two reports it is
+        averaged; one that stands for several counts with their number as `weight`."""
+        self.logged.add(name, value, weight)
 
     def report_evaluation(self, result: EvaluationResult) -> None:
         """Hands an evaluation to every callback."""
@@ -148,6 +162,7 @@ class BaseTrainer(ABC):
             "timer": self.timer.state_dict(),
             "callbacks": {callback.key: callback.state_dict() for callback in self.callbacks},
             "global_random": self.global_random.state_dict(),
+            "logged": self.logged.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,6 +178,7 @@ class BaseTrainer(ABC):
             if callback.key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.key])
         self.global_random.load_state_dict(state["global_random"])
+        self.logged.load_state_dict(state.get("logged", {}))
 
 
 def _with_own_names(callbacks: Sequence[Callback]) -> list[Callback]:
@@ -182,6 +198,19 @@ class CollectingTrainer(BaseTrainer):
 
     def _start(self) -> None:
         self._collector.reset()
+
+    def _listen(self, listeners: Sequence[Callback]) -> None:
+        if listeners and not self._collector.sees_steps:
+            raise UserError(
+                f"{listeners[0].key} wants to see every step, and with env.backend=tensor steps never leave the device: "
+                "use the backend native, sync or async."
+            )
+
+        def tell(step: StepRecord) -> None:
+            for callback in listeners:
+                callback.on_step(self, step)
+
+        self._collector.on_step = tell if listeners else None
 
     @property
     def resume_grade(self) -> str | None:

@@ -63,6 +63,9 @@ class LoggingConfig:
     """Write TensorBoard event files."""
     console: Literal["auto", "live", "plain", "off"] = "auto"
     """`live` is a panel, `plain` one line per report; `auto` is live on a terminal and plain elsewhere."""
+    info_keys: tuple[str, ...] = ()
+    """Keys of the environments' `info` whose numbers are averaged into the metrics `info/KEY`, such as `[speed, episode.r]`; not
+    with `env.backend: tensor`, whose steps nobody sees."""
 
     def __post_init__(self) -> None:
         check_fields(self)

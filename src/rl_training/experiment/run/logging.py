@@ -50,6 +50,7 @@ class MetricReader(Callback):
             **{f"train/{name}": float(value) for name, value in trainer.metrics.items()},
             **{f"time/{name}": value for name, value in self._rates.read(trainer.global_step).items()},
             "time/elapsed": trainer.timer.elapsed,
+            **trainer.logged.take(),
         }
         trainer.report_metrics(self.latest)
 

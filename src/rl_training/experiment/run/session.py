@@ -44,6 +44,7 @@ from rl_training.runtime.callbacks import (
     StopOnTime,
 )
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
+from rl_training.runtime.step_infos import LogInfos
 from rl_training.utils.errors import AxiomError, NonFiniteError
 
 
@@ -236,6 +237,8 @@ class TrainingSession:
             callbacks.append(StopOnNoImprovement(config.stopping.patience))
         if config.stopping.max_seconds is not None:
             callbacks.append(StopOnTime(config.stopping.max_seconds))
+        if config.logging.info_keys:
+            callbacks.append(LogInfos(config.logging.info_keys))
         after: list[Callback] = [self._reader]
         if self.run_dir is not None and self.metadata is not None:
             after.append(RunLogger(self.run_dir, self.metadata, tensorboard=config.logging.tensorboard))
