@@ -24,8 +24,10 @@ SMALL = [
 
 
 def _start(folder, *arguments, **environment):
+    given = {argument.rpartition("=")[0] for argument in arguments}
+    small = [argument for argument in SMALL if argument.rpartition("=")[0] not in given]
     return subprocess.Popen(
-        [sys.executable, "-m", "rl_training.cli", "train", *SMALL, f"--output-dir={folder}", *arguments],
+        [sys.executable, "-m", "rl_training.cli", "train", *small, f"--output-dir={folder}", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,8 +48,13 @@ def _wait_for_checkpoints(process, folder: Path, count: int = 3) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "code", "group"),
-    [(signal.SIGTERM, 143, False), (signal.SIGINT, 130, False), (signal.SIGINT, 130, True)],
-    ids=["sigterm", "ctrl-c", "ctrl-c-with-workers"],
+    [
+        (signal.SIGTERM, 143, False),
+        (signal.SIGINT, 130, False),
+        (signal.SIGINT, 130, True),
+        (signal.SIGHUP, 129, True),
+    ],
+    ids=["sigterm", "ctrl-c", "ctrl-c-with-workers", "sighup-with-workers"],
 )
 def test_signal_saves_and_names_the_resume_command(number, code, group, tmp_path):
     process = _start(tmp_path, *(["--set=env.backend=async"] if group else []))
@@ -64,6 +71,47 @@ def test_signal_saves_and_names_the_resume_command(number, code, group, tmp_path
     step = metadata["latest_metrics"]["global_step"]
     assert CheckpointStore(run_dir / "checkpoints", keep=1).steps()[-1] == step
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+def test_a_signal_to_the_group_while_the_learning_process_starts(number, code, tmp_path):
+    process = _start(tmp_path, "--set=overlap=true")
+    run_dir = _wait_for_checkpoints(process, tmp_path, 0)  # the process that learns is importing torch now
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    metadata = json.loads((run_dir / "metadata.json").read_text())
+    assert metadata["status"] == "interrupted"
+    assert CheckpointStore(run_dir / "checkpoints", keep=1).steps()[-1] == metadata["latest_metrics"]["global_step"]
+    assert f"axiomrl resume {run_dir}" in out and "Traceback" not in err
+
+
+def test_under_nohup_a_lost_terminal_does_not_end_the_run(tmp_path):
+    # Started with SIGHUP ignored, as by nohup.
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = _start(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    run_dir = _wait_for_checkpoints(process, tmp_path)
+    process.send_signal(signal.SIGHUP)
+    reached = CheckpointStore(run_dir / "checkpoints", keep=1).steps()[-1]
+    _wait_for_checkpoints(process, tmp_path, reached // 64 + 10)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_a_console_whose_reader_has_left_does_not_end_the_run(tmp_path):
+    process = _start(tmp_path, "--set=logging.every=0")
+    assert process.stdout is not None and process.stderr is not None
+    process.stderr.close()
+    process.stdout.close()
+    process.stderr = process.stdout = None
+    run_dir = _wait_for_checkpoints(process, tmp_path, 50)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=60)
+    assert json.loads((run_dir / "metadata.json").read_text())["status"] == "interrupted"
 
 
 SLOW_ENV = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from rl_training.data.rollout_buffer import Shape
 from rl_training.execution.batches import ObsTensor
-from rl_training.utils.errors import ConfigError
+from rl_training.utils.disk import FULL, open_to_write, write_failure, writing
+from rl_training.utils.errors import ConfigError, WriteError
 
 Ints = NDArray[np.int64]
 Frames = dict[str, Tensor]
@@ -59,16 +62,41 @@ class Allocator:
                 raise ConfigError(
                     f"a memory-mapped replay buffer lies in files, not on {self.device}: use device cpu or no folder"
                 )
-            folder.mkdir(parents=True, exist_ok=True)
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
 
     def table(self, name: str, count: int, shape: Shape, dtype: torch.dtype) -> Table:
-        """(count, *shape), not initialised: pages of memory or disk are taken up as rows are written."""
+        """(count, *shape), not initialised. Pages of memory are taken up as rows are written, a file has all of its own at once:
+
+        on a disk that fills up meanwhile, writing to a page that it has no room for would kill the process without a word.
+        """
         if self.folder is None:
             return Table(torch.empty((count, *shape), dtype=dtype, device=self.device))
         path = self.folder / f"{name}.bin"
-        path.unlink(missing_ok=True)  # a tensor that still maps the old file, e.g. one that is being enlarged, keeps it
         size = count * math.prod(shape)
+        self._reserve(path, size * dtype.itemsize)
         return Table(torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(count, *shape))
+
+    def _reserve(self, path: Path, size: int) -> None:
+        try:
+            path.unlink(
+                missing_ok=True
+            )  # a tensor that still maps the old file, e.g. one that is being enlarged, keeps it
+            descriptor = open_to_write(path, os.O_EXCL)
+            try:
+                if size:
+                    os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise write_failure(path, error) from error
+            free = shutil.disk_usage(path.parent).free
+            path.unlink(missing_ok=True)
+            raise WriteError(
+                f"replay_storage: disk needs {size / 2**30:.2f} GiB for {path}, and the disk has {free / 2**30:.2f} GiB left. "
+                "Free some space, choose a smaller hyperparams.buffer_size, or an output_dir on a larger disk"
+            ) from error
 
 
 class ObsStorage:

@@ -19,12 +19,13 @@ from gymnasium.vector.utils import concatenate, iterate
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.utils.errors import AxiomError, EnvWorkerError
 from rl_training.utils.spaces import map_obs
+from rl_training.utils.stop_signals import leave_stop_signals_to_main_process
 
 _PIPE_ERRORS = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 class _WorkerEnvFn:
-    """Makes the environment. In a worker, signals meant for the run (Ctrl-C, SIGTERM) are left to the main process:
+    """Makes the environment. In a worker, signals meant for the run (Ctrl-C and the like) are left to the main process:
 
     it needs the workers alive to save their state. The process-wide generators there belong to the environment.
     """
@@ -35,8 +36,7 @@ class _WorkerEnvFn:
 
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() != self.main_process:  # AsyncVectorEnv makes one environment in the main process too
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            leave_stop_signals_to_main_process()
             try:
                 env = self.make()
             except AxiomError as error:

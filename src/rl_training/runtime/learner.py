@@ -29,6 +29,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.execution.batches import mapped
 from rl_training.utils.errors import AxiomError, LearnerError
 from rl_training.utils.spaces import Array
+from rl_training.utils.stop_signals import leave_stop_signals_to_main_process, stop_signals_blocked
 
 AnyAlgorithm = Algorithm[Any, RolloutBuffer]
 
@@ -65,7 +66,8 @@ class Learner:
         # Not through multiprocessing, which would run the user's script again to find its functions. The end of the pipe is the
         # end of the process, however this one ends.
         code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
+        with stop_signals_blocked():  # until it has said that they are not for it
+            self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
         self._connection, self._outbox = ours, Queue()
         theirs.close()
         # Sent by a thread: if both processes were sending, and neither reading, both would wait for ever. Here and not there,
@@ -119,8 +121,7 @@ class Learner:
 
 def serve(descriptor: int) -> None:
     """The other process: makes the replica, then learns from each rollout that comes until none can come any more."""
-    for stop in (signal.SIGINT, signal.SIGTERM):  # for the main process, which may want one more update before it saves
-        signal.signal(stop, signal.SIG_IGN)
+    leave_stop_signals_to_main_process()  # which may want one more update before it saves
     connection = Connection(descriptor)
     with suppress(EOFError, ConnectionError):  # the main process has ended
         try:

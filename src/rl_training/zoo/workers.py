@@ -20,8 +20,7 @@ from typing import Protocol, TypeVar
 
 from rl_training.experiment.run.signals import ReceivedSignal, stop_on_signals
 from rl_training.utils.errors import AxiomError, UserError
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from rl_training.utils.stop_signals import stop_signals_blocked
 
 
 class Task(Protocol):
@@ -68,8 +67,8 @@ def run_tasks(tasks: Iterable[TaskT], jobs: int, say: Callable[[str], None]) -> 
         try:
             while pending or running:
                 while len(running) < jobs:
-                    # A signal in here is handled when the process is on the list; the child begins with both of them blocked.
-                    with _signals_blocked():
+                    # A signal in here is handled when the process is on the list; the child begins with them blocked.
+                    with stop_signals_blocked():
                         if not pending:
                             break
                         task = pending.popleft()
@@ -131,15 +130,6 @@ def _leave_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _reason(task: Task, exit_code: int) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rl_training.experiment.run.metadata import RunMetadata, utc_now
+from rl_training.experiment.run.event_file import EventFile
+from rl_training.experiment.run.metadata import utc_now
 from rl_training.experiment.run.run_dir import EVALUATIONS, METRICS, TENSORBOARD, append_line
 from rl_training.runtime.callbacks import Callback, Every
 from rl_training.runtime.evaluator import EvaluationResult
@@ -14,9 +15,6 @@ from rl_training.runtime.throughput import RateMeter
 from rl_training.runtime.trainer import BaseTrainer
 from rl_training.utils.disk import writing
 from rl_training.utils.json_lines import cut_after
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 
 class MetricReader(Callback):
@@ -65,9 +63,9 @@ class MetricReader(Callback):
 class RunLogger(Callback):
     """Writes metrics and evaluations into the run directory."""
 
-    def __init__(self, run_dir: Path, metadata: RunMetadata, *, tensorboard: bool):
-        self._run_dir, self._metadata, self._tensorboard = run_dir, metadata, tensorboard
-        self._writer: SummaryWriter | None = None
+    def __init__(self, run_dir: Path, *, tensorboard: bool):
+        self._run_dir, self._tensorboard = run_dir, tensorboard
+        self._events: EventFile | None = None
         self._written: dict[str, int | None] = {METRICS: -1, EVALUATIONS: -1}
         """The step of each log's newest line; None in a checkpoint that does not say."""
 
@@ -77,10 +75,8 @@ class RunLogger(Callback):
             with writing(self._run_dir / name):
                 cut_after(self._run_dir / name, trainer.global_step if step is None else step)
         if self._tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
             purge = trainer.global_step + 1 if trainer.global_step else None
-            self._writer = SummaryWriter(str(self._run_dir / TENSORBOARD), purge_step=purge)
+            self._events = EventFile(self._run_dir / TENSORBOARD, purge)
 
     def on_metrics(self, trainer: BaseTrainer, metrics: dict[str, float]) -> None:
         self._append(METRICS, trainer, metrics)
@@ -105,14 +101,5 @@ class RunLogger(Callback):
         self._written[name] = trainer.global_step
 
     def _write_scalars(self, trainer: BaseTrainer, scalars: dict[str, float]) -> None:
-        """All of a moment as one TensorBoard event: one each would fill the writer's queue, and training would wait for it."""
-        if self._writer is not None:
-            from tensorboard.compat.proto.summary_pb2 import Summary
-
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-            self._writer._get_file_writer().add_summary(Summary(value=values), trainer.global_step)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._events is not None:
+            self._events.add_scalars(scalars, trainer.global_step)

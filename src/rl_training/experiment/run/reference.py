@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from rl_training.experiment.run.run_dir import write_atomically
+from rl_training.utils.disk import writing
 from rl_training.utils.errors import UserError
 from rl_training.utils.safe_files import read_json
 
@@ -134,7 +135,8 @@ def save_reference(run_dir: Path, reference: Reference | None) -> None:
     """Writes a run's reference; None takes away the one of a run that was changed since."""
     path = run_dir / REFERENCE
     if reference is None:
-        path.unlink(missing_ok=True)
+        with writing(path):
+            path.unlink(missing_ok=True)
     else:
         write_atomically(path, json.dumps(reference.to_dict()) + "\n")
 

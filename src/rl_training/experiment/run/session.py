@@ -240,8 +240,8 @@ class TrainingSession:
         if config.logging.info_keys:
             callbacks.append(LogInfos(config.logging.info_keys))
         after: list[Callback] = [self._reader]
-        if self.run_dir is not None and self.metadata is not None:
-            after.append(RunLogger(self.run_dir, self.metadata, tensorboard=config.logging.tensorboard))
+        if self.run_dir is not None:
+            after.append(RunLogger(self.run_dir, tensorboard=config.logging.tensorboard))
         after.append(make_console(config, self.run_dir, self.reference))
         if self._saver is not None:
             after.append(self._saver)

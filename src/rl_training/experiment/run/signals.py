@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: once, finish the iteration and save; twice, leave now."""
+"""Ctrl-C, SIGTERM and SIGHUP: once, finish the iteration and save; twice, leave now."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from rl_training.utils.stop_signals import STOP_SIGNALS
 
 
 class ReceivedSignal:
@@ -29,9 +31,10 @@ def pass_on(exit_code: int) -> None:
 
 @contextmanager
 def stop_on_signals(stop: Callable[[str], None]) -> Iterator[ReceivedSignal]:
-    """Calls `stop(name)` on the first SIGINT or SIGTERM; the second raises KeyboardInterrupt at once.
+    """Calls `stop(name)` on the first SIGINT, SIGTERM or SIGHUP; the second raises KeyboardInterrupt at once.
 
-    Only the main thread can receive signals; elsewhere this does nothing.
+    A run under `nohup`, which began with SIGHUP ignored, goes on when the terminal is gone. Only the main thread
+    can receive signals; elsewhere this does nothing.
     """
     received = ReceivedSignal()
     if threading.current_thread() is not threading.main_thread():
@@ -44,7 +47,9 @@ def stop_on_signals(stop: Callable[[str], None]) -> Iterator[ReceivedSignal]:
         received.number = number
         stop(signal.Signals(number).name)
 
-    previous: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    answered = [number for number in STOP_SIGNALS if number != signal.SIGHUP or not nohup]
+    previous: dict[int, Any] = {number: signal.signal(number, handle) for number in answered}
     try:
         yield received
     finally:
