@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from rl_training.utils.errors import SpaceError
+from rl_training.utils.nested import flat_obs
 
 
 def as_batch(observation: Any, space: Any) -> tuple[Any, bool]:
-    """(batch, whether it was a single observation); a wrong shape is the caller's mistake and is named."""
+    """(batch, whether it was a single observation); a wrong shape is the caller's mistake and is named.
+
+    Nested observations, in the environment's own form, are flattened as training does.
+    """
+    if isinstance(space, spaces.Dict):
+        observation = flat_obs(observation)
     if isinstance(observation, Mapping):
         if not hasattr(space, "spaces") or set(observation) != set(space.spaces):
             raise SpaceError(f"the observation has keys {sorted(observation)}, the agent was trained on {space}")

@@ -20,6 +20,7 @@ from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_checks import VectorChecks
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
 from rl_training.utils.errors import UserError
+from rl_training.utils.nested import flat_obs
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import Array, Observation, map_obs
 
@@ -188,7 +189,7 @@ def _with_final_obs(reset_obs: Observation, infos: dict[str, Any], ended: Array)
     next_obs, finals = map_obs(np.copy, reset_obs), infos["final_obs"][ended]
     if isinstance(next_obs, dict):
         for key, rows in next_obs.items():
-            rows[ended] = [final[key] for final in finals]
+            rows[ended] = [flat_obs(final)[key] for final in finals]
     else:  # a batch of rows, or one object per environment
         next_obs[ended] = list(finals) if finals.dtype == object else finals
     return next_obs

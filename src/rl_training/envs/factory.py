@@ -20,11 +20,13 @@ from rl_training.envs.builtin.array_envs import make_array_env
 from rl_training.envs.builtin.classic_dynamics import DYNAMICS
 from rl_training.envs.checked_env import RAISED, CheckedEnv, raised_text
 from rl_training.envs.env_config import EnvConfig
+from rl_training.envs.flat_observations import FlatObservation
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
 from rl_training.envs.wrappers import WrapperMaker, wrapper_makers
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import AxiomError, EnvCreationError
+from rl_training.utils.nested import is_nested
 from rl_training.utils.process_random import preserved_process_random, seed_process_random
 from rl_training.utils.seeding import derive_seed
 
@@ -84,8 +86,11 @@ class EnvFactory:
                 env = TimeLimit(env, self.max_episode_steps)
         for wrap in self.wrappers:
             env = wrap(env)
+        env = CheckedEnv(env, self.env_id, self.index)
+        if is_nested(env.observation_space):
+            env = FlatObservation(env)
         # Outermost, so that replaying an episode goes through the wrappers too.
-        return ReplayableEnv(CheckedEnv(env, self.env_id, self.index))
+        return ReplayableEnv(env)
 
     def numbered(self, count: int) -> list[EnvFactory]:
         """The factories of a vector of environments."""

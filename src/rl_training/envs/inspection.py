@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import wrappers
 
 from rl_training.envs.checked_env import CheckedEnv
+from rl_training.envs.flat_observations import FlatObservation
 
 # They look on, and change nothing that the policy sees.
 _ONLOOKERS = (
@@ -30,6 +31,7 @@ _ONLOOKERS = (
     wrappers.RenderCollection,
     wrappers.HumanRendering,
     CheckedEnv,
+    FlatObservation,
 )
 # fmt: off
 _ONLOOKING_PACKAGES = frozenset((

@@ -18,13 +18,14 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from rl_training.envs.action_log import ActionLog
 from rl_training.envs.carried import carried_tree, generator_state, note_carried, put_back, with_generator_state
 from rl_training.envs.checked_env import CheckedEnv
+from rl_training.envs.flat_observations import FlatObservation
 from rl_training.envs.inspection import Inspection, attribute_name, first_difference, inspect_env, layers_of
 from rl_training.envs.own_random import OwnRandom
 from rl_training.utils.process_random import preserved_process_random, process_random_state
 from rl_training.utils.spaces import map_obs, same_tree
 
 # Wrappers whose whole state is known, so that an environment's own export is enough.
-_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv)
+_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv, FlatObservation)
 _PROBE_SEED = 12_345
 SHARED_GENERATORS = "the generators of random, NumPy (np.random) or torch"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from rl_training.envs.checked_env import RAISED, flag_problem, raised_text, reset_problem, reward_problem, step_problem
 from rl_training.utils.errors import AxiomError, EnvFailure
@@ -24,7 +24,7 @@ class VectorChecks:
     def __init__(self, envs: VectorEnv[Any, Any, Any]):
         self._envs, self.name, self._steps = envs, vector_name(envs), 0
         self._shapes = map_obs(lambda space: space.shape, _entries(envs.single_observation_space))
-        self._foreign = not type(envs).__module__.startswith("rl_training.")
+        self._foreign = not _all_ours(envs)
 
     def reset(self, **arguments: Any) -> Observation:
         """The first observations (N, ...), in memory of their own."""
@@ -136,6 +136,13 @@ def vector_name(envs: VectorEnv[Any, Any, Any]) -> str:
     made_by = next(iter(getattr(base, "env_fns", ())), None)
     made_by = getattr(made_by, "make", made_by)  # in workers
     return str(getattr(made_by, "env_id", type(base).__name__))
+
+
+def _all_ours(envs: Any) -> bool:
+    layers = [envs]
+    while isinstance(layers[-1], VectorWrapper):
+        layers.append(layers[-1].env)
+    return all(type(layer).__module__.startswith("rl_training.") for layer in layers)
 
 
 def _entries(space: Any) -> Any:

@@ -42,13 +42,18 @@ def same_tree(a: Any, b: Any) -> bool:
 
 
 def stored_obs(obs: Observation) -> Observation:
-    """Observations as buffers keep them: float64 becomes float32, everything else stays as it is."""
+    """Observations as buffers keep them: all floats as float32, unsigned whole numbers that torch cannot compute with as signed
+    ones (uint64 as float32, because int64 does not hold them), everything else as it is."""
     return map_obs(_as_stored, obs)
+
+
+_STORED_AS = {"float64": "float32", "float16": "float32", "uint16": "int32", "uint32": "int64", "uint64": "float32"}
+_STORED_CHARS = frozenset(char for char in np.typecodes["All"] if np.dtype(char).name in _STORED_AS)
 
 
 def _as_stored(array: Array) -> Array:
     array = np.asarray(array)
-    return array.astype(np.float32) if array.dtype.char in "de" else array  # doubles and halves
+    return array.astype(_STORED_AS[array.dtype.name]) if array.dtype.char in _STORED_CHARS else array
 
 
 def obs_layout(space: spaces.Space[Any]) -> tuple[Any, Any]:
@@ -57,8 +62,8 @@ def obs_layout(space: spaces.Space[Any]) -> tuple[Any, Any]:
         layouts = {key: obs_layout(sub) for key, sub in space.spaces.items()}
         return {k: v[0] for k, v in layouts.items()}, {k: v[1] for k, v in layouts.items()}
     assert space.shape is not None and space.dtype is not None
-    dtype = np.dtype(space.dtype)
-    return tuple(space.shape), "float32" if dtype in (np.float64, np.float16) else dtype.name
+    dtype = np.dtype(space.dtype).name
+    return tuple(space.shape), _STORED_AS.get(dtype, dtype)
 
 
 class ActionAdapter:

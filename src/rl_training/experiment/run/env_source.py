@@ -12,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rl_training.data.sources import TransitionDataset
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
+from rl_training.envs.flat_observations import flattened
 from rl_training.envs.goals import GoalRules
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.snapshot import Spaces
@@ -115,7 +116,7 @@ class EnvSource:
         if config.evaluation.wrappers is not None or (config.evaluation.every > 0 and isinstance(self.given, gym.Env)):
             self.evaluation_envs(config)  # so is an evaluation that is not possible
         if isinstance(self.given, VectorEnv):
-            return self.given
+            return flattened(self.given)
         # Workers get copies, so that the user's own object is not touched there.
         custom = self._custom(config, itself=config.env.backend != "async")
         return make_vector_env(config, custom=custom, device=str(select_device(config.device)))
@@ -130,7 +131,7 @@ class EnvSource:
         if isinstance(self.given, VectorEnv):
             if not itself:
                 raise _no_copies()
-            envs = self.given
+            envs = flattened(self.given)
             return lambda count: envs
         if config.env_id == NO_ENV and self._custom(config, itself=True) is None:
             raise EnvCreationError(
@@ -159,7 +160,7 @@ class EnvSource:
     def spaces(self, config: TrainConfig) -> Spaces:
         """The spaces of the environments; one is made, and closed again unless it is the user's own."""
         if isinstance(self.given, VectorEnv):
-            return Spaces.of(self.given)
+            return Spaces.of(flattened(self.given))
         envs = make_vector_env(_for_evaluation(config), 1, custom=self._custom(config, itself=True))
         if not isinstance(self.given, gym.Env):
             envs.close()
