@@ -10,6 +10,7 @@ import tyro
 
 from rl_training.cli.options import (
     WHOLE,
+    EnvId,
     Flag,
     Group,
     ImportModules,
@@ -21,6 +22,7 @@ from rl_training.cli.options import (
     print_json,
     print_notes,
 )
+from rl_training.utils.errors import UserError
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Command:
     """Sample actions instead of taking the most likely one."""
     seed: Number = None
     """Seed of the evaluation episodes; the run's seed by default."""
+    env: EnvId = None
+    """Another environment with the same spaces, e.g. a harder one; the run's own by default."""
     import_modules: ImportModules = ()
 
     def run(self) -> int:
@@ -45,15 +49,18 @@ class Command:
         from rl_training.experiment.console.lines import evaluation_text
         from rl_training.experiment.run.runner import open_checkpoint
 
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise UserError(f"--seed must be from 0 to {2**32 - 1}, got {self.seed}")
         import_modules(self.import_modules)
         checkpoint, notes = open_checkpoint(self.path, best=self.best)
         print_notes(notes)
         agent = agent_of(checkpoint)
-        result = agent.evaluate(self.episodes, deterministic=not self.stochastic, seed=self.seed)
+        result = agent.evaluate(self.episodes, env=self.env, deterministic=not self.stochastic, seed=self.seed)
+        env_id = self.env or agent.config.env_id
         if self.output.json:
-            print_json({"checkpoint": str(checkpoint.path), **result.to_dict()})
+            print_json({"checkpoint": str(checkpoint.path), "env_id": env_id, **result.to_dict()})
         else:
-            echo(f"{agent.config.algo.upper()} on {agent.config.env_id}, checkpoint {checkpoint.path}")
+            echo(f"{agent.config.algo.upper()} on {env_id}, checkpoint {checkpoint.path}")
             echo(
                 f"{evaluation_text(result)}; standard deviation {result.std:.1f}, mean length {result.mean_length:.1f}"
             )

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import io
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -17,6 +18,7 @@ from typing import Any
 from rl_training.cli import failures
 from rl_training.utils.errors import AxiomError
 from rl_training.utils.printable import message as bounded
+from rl_training.utils.printable import quoted
 from rl_training.utils.streams import abandon
 from rl_training.version import __version__
 
@@ -57,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; stderr does so by itself
+    if (odd := next((arg for arg in args if not _is_text(arg)), None)) is not None:
+        return _fail(f"{quoted(odd)} is not UTF-8 text, which names of runs must be: rename the file or folder", 2)
     if not args:
         print(WELCOME, end="")
         return 0
@@ -126,6 +130,11 @@ def _filled(line: str) -> str:
     return line if line.startswith(("╭", "│", "╰", " ")) or "\x1b" in line else textwrap.fill(line, WIDTH)
 
 
+def _is_text(argument: str) -> bool:
+    """Whether an argument can be written down: Python keeps bytes that are no UTF-8 as lone surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in argument)
+
+
 def _help() -> str:
     width = max(len(name) for name in COMMANDS)
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
@@ -134,7 +143,8 @@ def _help() -> str:
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning as one line, without the place in the code that gave it."""
-    _complain(f"warning: {bounded(str(message))}")
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(message)).removeprefix("WARN: ")  # Gymnasium's are coloured
+    _complain(f"warning: {bounded(text)}")
 
 
 def _fail(message: str, code: int) -> int:

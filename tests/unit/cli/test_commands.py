@@ -91,6 +91,31 @@ def test_eval_of_a_run_a_checkpoint_and_the_best(run, capsys):
     assert "3 stochastic episodes" in capsys.readouterr().out
 
 
+def test_eval_in_another_environment(run, capsys):
+    """CartPole-v0 ends its episodes after 200 steps; a policy that never moves is not worse there than in its own."""
+    assert main(["eval", run["run_dir"], "--episodes=3", "--json", "--env=CartPole-v0"]) == 0
+    other = json.loads(capsys.readouterr().out)
+    assert other["env_id"] == "CartPole-v0" and max(other["lengths"]) <= 200
+    assert main(["eval", run["run_dir"], "--episodes=3", "--env=CartPole-v0"]) == 0
+    assert "PPO on CartPole-v0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env=Pendulum-v1"], "Pendulum-v1"),
+        (["--env=CartPol-v1"], "did you mean CartPole"),
+        (["--seed=-1"], "--seed must be from 0 to 4294967295, got -1"),
+        (["--seed=4294967296"], "--seed must be from 0"),
+        (["--episodes=0"], "at least 1"),
+    ],
+)
+def test_eval_refuses_what_does_not_fit(arguments, message, run, capsys):
+    assert main(["eval", run["run_dir"], *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
 def test_resume_continues_in_place(run, capsys):
     assert main(["resume", run["run_dir"], "--total-timesteps=512"]) == 0
     out = capsys.readouterr().out

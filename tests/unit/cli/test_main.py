@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl_training import __version__
-from rl_training.cli.main import COMMANDS, main
+from rl_training.cli.main import COMMANDS, _warn, main
 
 
 def test_alone_it_names_the_five_commands_a_newcomer_needs(capsys):
@@ -186,6 +186,29 @@ def test_a_path_that_no_file_system_takes_is_exit_2(capsys):
         assert main([command, "x" * 300]) == 2, command
         err = capsys.readouterr().err
         assert err.startswith("error: ") and err.count("\n") == 1, command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["eval", "run\udcff"],
+        ["resume", "run\udcff"],
+        ["train", "--output-dir=run\udcff"],
+        ["zoo", "benchmark", "smoke", "--output", "\udcff"],
+        ["report", "--format", "html", "run\udcff"],
+    ],
+)
+def test_names_that_are_no_text_are_exit_2(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run\udcff" / "checkpoints").mkdir(parents=True)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "udcff' is not UTF-8 text" in line
+
+
+def test_warnings_are_one_plain_line(capsys):
+    _warn(UserWarning("\x1b[33mWARN: The environment CartPole-v0 is out of date.\x1b[0m"))
+    assert capsys.readouterr().err == "warning: The environment CartPole-v0 is out of date.\n"
 
 
 def test_a_reader_that_leaves_does_not_end_a_command(tmp_path):

@@ -52,6 +52,7 @@ TABLE: dict[str, dict[str, list[str]]] = {
         "--best": ["saved", "--best"],
         "--stochastic": ["RUN", "--stochastic"],
         "--seed": ["RUN", "--seed=99"],
+        "--env": ["RUN", "--env=CartPole-v0"],
         "--import": ["RUN", "--import=option_probe.py"],
         "--json": ["RUN", "--json"],
     },
