@@ -101,6 +101,20 @@ class SelfExportingEnv(RandomWalkEnv):
         self.length, self.ending = state["length"], state["ending"]
 
 
+class BufferEnv(CounterEnv):
+    """Hands out one and the same array, and writes into it."""
+
+    def __init__(self, script: tuple[tuple[int, Ending], ...] = (), within: Literal["Box", "Dict", "Tuple"] = "Box"):
+        super().__init__(script)
+        self.within, self.buffer, box = within, np.zeros(2, np.float32), self.observation_space
+        kinds = {"Box": box, "Dict": spaces.Dict({"x": box}), "Tuple": spaces.Tuple((box, box))}
+        self.observation_space = kinds[within]  # type: ignore[assignment]
+
+    def _obs(self) -> Any:
+        self.buffer[:] = self.count, self.episode
+        return {"Box": self.buffer, "Dict": {"x": self.buffer}, "Tuple": (self.buffer, self.buffer)}[self.within]
+
+
 class OsRandomEnv(CounterEnv):
     """Draws from the operating system: no seed and no replay brings it back."""
 

@@ -83,6 +83,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return self._checked_slowly(obs, reward, terminated, truncated, info)
         if problem := self._obs_problem(obs):
             raise self._failure(f"step() returned {problem}.")
+        if terminated or truncated:  # the reset may write into the array that was handed out
+            return _copied(obs), reward, terminated, truncated, info
         return result
 
     def render(self) -> Any:
@@ -112,7 +114,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         )
         if problem:
             raise self._failure(f"step() returned {problem}.")
-        return obs, float(np.asarray(reward).item()), bool(terminated), bool(truncated), info
+        return _copied(obs), float(np.asarray(reward).item()), bool(terminated), bool(truncated), info
 
     def _where(self) -> str:
         number = "" if self._index is None else f"index {self._index}, "
@@ -300,6 +302,14 @@ def _tuple_problem(entries: list[ObsProblem]) -> ObsProblem:
         return None
 
     return problem
+
+
+def _copied(obs: Any) -> Any:
+    if isinstance(obs, dict):
+        return {key: _copied(part) for key, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(map(_copied, obs))
+    return obs.copy() if isinstance(obs, np.ndarray) else obs
 
 
 def _short(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from helpers import broken_envs
 from helpers.broken_envs import AT, MISTAKES
-from helpers.envs import CounterEnv
+from helpers.envs import BufferEnv, CounterEnv
 from rl_training import PPO, SAC
 from rl_training.cli import main
 from rl_training.envs.contract import EnvStepper
@@ -68,6 +69,19 @@ def test_nan_at_a_termination_is_no_mistake(mode: str, backend: str) -> None:
     assert last.terminated.all()
     assert np.isnan(last.next_obs[:, 0]).all(), "the transition keeps what the environment said"
     assert all(np.isfinite(record.obs).all() for record in records), "but no policy acts on it"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("within", ["Box", "Dict", "Tuple"])
+def test_the_final_observation_is_true_even_if_the_environment_writes_into_its_array(
+    within: Any, mode: str, backend: str
+) -> None:
+    stepper = stepper_of(partial(BufferEnv, ((3, "truncated"),), within), backend, mode)
+    records = play(stepper, 5)
+    stepper.close()
+    last = records[2].next_obs
+    assert (last if within == "Box" else last["x" if within == "Dict" else "1"])[:, 0].tolist() == [3.0, 3.0]
 
 
 def test_the_index_is_the_environments_own() -> None:
