@@ -87,6 +87,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return _copied(obs), reward, terminated, truncated, info
         return result
 
+    def count_from_here(self) -> None:
+        """The next episode is the first."""
+        self._episode = 0
+
     def render(self) -> Any:
         try:
             return self.env.render()

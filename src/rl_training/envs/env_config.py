@@ -27,6 +27,9 @@ class EnvConfig:
     wrappers: list[str | dict[str, Any]] = field(default_factory=list)
     """Gymnasium's or registered wrappers around each environment, innermost first, with their arguments:
     `[{name: FrameStackObservation, stack_size: 4}, FlattenObservation]` (`sync` and `async`)."""
+    renew: bool = False
+    """Make a new environment for every episode. It brings back exactly what a reset does not clear, such as a simulator that lives
+    on, and costs the time it takes to make one (`sync` and `async`)."""
     normalize_observations: bool = False
     """Shift and scale observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
@@ -45,5 +48,7 @@ class EnvConfig:
             raise FieldError(
                 "autoreset", f"{self.backend} environments reset in their own way; leave it out, or use sync or async"
             )
+        if self.renew and self.backend in ("native", "tensor"):
+            raise FieldError("renew", f"{self.backend} environments are one object; leave it out, or use sync or async")
         if self.restart_workers and self.backend != "async":
             raise FieldError("restart_workers", f"only the async backend has workers, and 'backend' is {self.backend}")

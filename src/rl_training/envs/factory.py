@@ -21,6 +21,7 @@ from rl_training.envs.builtin.classic_dynamics import DYNAMICS
 from rl_training.envs.checked_env import RAISED, CheckedEnv, raised_text
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.flat_observations import FlatObservation
+from rl_training.envs.renewed_env import KEEP_THEIR_WORLD, RenewedEnv
 from rl_training.envs.replay import ReplayableEnv
 from rl_training.envs.sync_env import SyncEnvs
 from rl_training.envs.wrappers import WrapperMaker, wrapper_makers
@@ -63,13 +64,21 @@ class EnvFactory:
     """The environment's number among those of a vector."""
     seed: int = 0
     """Of the process-wide generators while the environment is made: some draw from them there."""
+    renew: bool = False
+    """Whether every episode gets a new environment."""
 
     @classmethod
     def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
         """The factory a config asks for."""
         env = cfg.env
         return cls(
-            cfg.env_id, dict(env.kwargs), env.max_episode_steps, custom, wrapper_makers(env.wrappers), seed=cfg.seed
+            cfg.env_id,
+            dict(env.kwargs),
+            env.max_episode_steps,
+            custom,
+            wrapper_makers(env.wrappers),
+            seed=cfg.seed,
+            renew=env.renew,
         )
 
     def __call__(self) -> gym.Env[Any, Any]:
@@ -78,12 +87,9 @@ class EnvFactory:
             return self._make()
 
     def _make(self) -> gym.Env[Any, Any]:
-        if self.custom is None:
-            env = _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
-        else:
-            env = _make_custom(self.env_id, self.custom)
-            if self.max_episode_steps is not None:
-                env = TimeLimit(env, self.max_episode_steps)
+        env = self._make_bare()
+        if self.renew or type(env.unwrapped).__module__ in KEEP_THEIR_WORLD:
+            env = RenewedEnv(env, self._make_bare)
         for wrap in self.wrappers:
             env = wrap(env)
         env = CheckedEnv(env, self.env_id, self.index)
@@ -91,6 +97,13 @@ class EnvFactory:
             env = FlatObservation(env)
         # Outermost, so that replaying an episode goes through the wrappers too.
         return ReplayableEnv(env)
+
+    def _make_bare(self) -> gym.Env[Any, Any]:
+        """Without the config's wrappers."""
+        if self.custom is None:
+            return _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
+        env = _make_custom(self.env_id, self.custom)
+        return env if self.max_episode_steps is None else TimeLimit(env, self.max_episode_steps)
 
     def numbered(self, count: int) -> list[EnvFactory]:
         """The factories of a vector of environments."""

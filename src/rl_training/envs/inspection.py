@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import marshal
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -42,6 +43,8 @@ _ONLOOKING_PACKAGES = frozenset((
 """Their objects draw pictures, write logs or keep order between threads."""
 _HANDLES = ("pybullet", "pybullet_utils")
 """Libraries whose simulators stay inside the library and are known to Python by a number."""
+_FOREIGN = (*_HANDLES, "Box2D")
+"""What Python shows of their objects is not what they are."""
 _NOT_STATE = frozenset(("env", "spec", "_cached_spec", "_saved_kwargs", "_metadata", "_np_random_seed"))
 _PLAIN = bool | int | float | complex | str | bytes | np.generic
 _DATA = _PLAIN | np.ndarray | list | tuple | dict | set | deque | np.random.Generator | np.random.RandomState
@@ -154,6 +157,8 @@ class _Walker:
             pass  # the layers are looked into one by one
         elif isinstance(value, type | types.BuiltinFunctionType):
             update(f"{value.__module__}.{value.__qualname__}".encode())
+        elif kind in (dict, list, tuple) and (packed := _packed(value)) is not None:
+            update(packed)
         elif id(value) in self._met:
             update(f"@{self._met[id(value)]}".encode())
         else:
@@ -174,7 +179,7 @@ class _Walker:
         if module.startswith("mujoco."):  # its other objects are pictures and options
             names = {"MjData": MUJOCO_DATA, "MjModel": _MUJOCO_MODEL}.get(kind.__qualname__, ())
             return [getattr(value, name, None) for name in names]
-        if module.startswith(_HANDLES):
+        if module.startswith(_FOREIGN):
             return None
         if isinstance(value, gym.Space):
             return [repr(value)]  # not its generator, which Gymnasium seeds differently in each process
@@ -209,6 +214,14 @@ class _Walker:
             found = sorted(apart.digest(self._label, value) for value in values)
             self.opaque.extend(apart.opaque)
             return found
+
+
+def _packed(value: Any) -> bytes | None:
+    """A container of nothing but plain values, in one go: tables of a hundred thousand numbers are not rare."""
+    try:
+        return marshal.dumps(value, 2)  # the newest version whose bytes do not depend on who else holds the parts
+    except ValueError:
+        return None
 
 
 def _own_attributes(value: Any) -> list[Any]:

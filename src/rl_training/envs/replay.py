@@ -19,7 +19,7 @@ from rl_training.envs.action_log import ActionLog
 from rl_training.envs.carried import carried_tree, generator_state, note_carried, put_back, with_generator_state
 from rl_training.envs.checked_env import CheckedEnv
 from rl_training.envs.flat_observations import FlatObservation
-from rl_training.envs.inspection import Inspection, attribute_name, first_difference, inspect_env, layers_of
+from rl_training.envs.inspection import attribute_name, first_difference, inspect_env, layers_of
 from rl_training.envs.own_random import OwnRandom
 from rl_training.utils.process_random import preserved_process_random, process_random_state
 from rl_training.utils.spaces import map_obs, same_tree
@@ -46,7 +46,7 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._resets = 0
         self._survivors: list[str] = []
         """The attributes that lead to objects which live on through a reset and cannot be looked into."""
-        self._like_new: Inspection | None = None
+        self._clear: dict[str, str] | None = None
         self._observation: Any = None
         self._episode_return = 0.0
         self._done = False
@@ -83,17 +83,18 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._done = bool(terminated or truncated)
         return self._observation, reward, terminated, truncated, info
 
-    def is_like_new(self) -> bool:
-        """Whether a seeded reset leaves nothing of what was played before, so that this environment may be used again.
-
-        Known only if it was asked before the first reset too; it resets the environment.
-        """
+    def cleared(self, look: bool) -> bool:
+        """Resets with a fixed seed, and says whether everything is as it was when this was first called."""
         self.reset(seed=_PROBE_SEED)
+        for layer in layers_of(self.env):
+            if isinstance(layer, CheckedEnv):
+                layer.count_from_here()
+        if not look:
+            return False
         found = inspect_env(self.env)
-        if self._like_new is None:
-            self._like_new = found
-            return self._resets == 1
-        return not found.opaque and found.digests == self._like_new.digests
+        if self._clear is None and self._resets == 1:
+            self._clear = found.digests
+        return not found.opaque and found.digests == self._clear
 
     def export_state(self) -> dict[str, Any] | None:
         """The state as a tree of arrays and JSON values; None before the first reset."""

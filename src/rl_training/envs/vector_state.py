@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rl_training.envs.async_env import AsyncEnvs
+from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.replay import ReplayableEnv, first_line, is_plain
 from rl_training.utils.errors import EnvWorkerError
 from rl_training.utils.spaces import Observation, same_tree
@@ -74,6 +75,17 @@ def _restore(envs: VectorEnv[Any, Any, Any], state: Any, obs: Observation, seeds
         same = same_tree(base.state.T.astype(np.float32), obs)  # type: ignore[attr-defined]
         return None if same else "the observations differ"
     return "the environments were of another kind"
+
+
+def cleared(envs: VectorEnv[Any, Any, Any], *, look: bool = True) -> bool:
+    """Resets the environments, and says whether they are shown to be as they were after the first call of this function.
+
+    The first call, on new environments, says whether they can be looked into at all. Without `look` nothing is shown.
+    """
+    base = envs.unwrapped
+    if isinstance(base, SyncVectorEnv) and _is_replayable(base):
+        return min(env.cleared(look) for env in base.envs)  # type: ignore[attr-defined] # all of them are reset
+    return look and (isinstance(base, ArrayVectorEnv) or _class_path(base) in _NATIVE_STATE)
 
 
 def _exports_itself(base: Any) -> bool:

@@ -13,6 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rl_training.envs.contract import EnvStepper
 from rl_training.envs.limits import episode_limit
+from rl_training.envs.vector_state import cleared
 from rl_training.policies.policy import Policy, restarted
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.utils.bootstrap import bootstrap_interval
@@ -120,6 +121,7 @@ class Evaluator:
         self._make_envs, self._num_envs, self._max_episode_steps = make_envs, num_envs, max_episode_steps
         self.seed, self.device = seed, device
         self._stepper: EnvStepper | None = None
+        self._reuses = True
 
     def evaluate(
         self,
@@ -150,10 +152,7 @@ class Evaluator:
         self, policy: Policy, episodes: int, deterministic: bool, seed: int, stopped: Callable[[], bool]
     ) -> EvaluationResult:
         count = min(self._num_envs, episodes)
-        if self._stepper is None or self._stepper.num_envs != count:
-            self.close()
-            self._stepper = EnvStepper(self._make_envs(count))
-        stepper = self._stepper
+        stepper = self._fresh_stepper(count)
         count = stepper.num_envs  # vector environments that somebody made beforehand have their own number
         adapter = ActionAdapter(stepper.envs.single_action_space)
         generator = torch.Generator(device=self.device).manual_seed(derive_seed(seed, "actions"))
@@ -191,6 +190,21 @@ class Evaluator:
         return EvaluationResult.from_episodes(
             list(chain(*returns)), list(chain(*lengths)), deterministic, successes, cut_episodes
         )
+
+    def _fresh_stepper(self, count: int) -> EnvStepper:
+        """Environments that know nothing of earlier evaluations: a resumed run has not played those.
+
+        The old ones, if a seeded reset is shown to clear them, otherwise new ones.
+        """
+        old = self._stepper
+        if old is not None and old.num_envs == count:
+            if self._reuses and cleared(old.envs):
+                return old
+            self._reuses = False  # nor will they be next time, and looking takes time too
+        self.close()
+        self._stepper = EnvStepper(self._make_envs(count))
+        self._reuses = cleared(self._stepper.envs, look=self._reuses)
+        return self._stepper
 
     def close(self) -> None:
         if self._stepper is not None:

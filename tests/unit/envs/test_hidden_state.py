@@ -126,6 +126,35 @@ def test_in_its_first_episode_an_old_world_is_as_new() -> None:
     assert goes_on_the_same(first, second)
 
 
+def test_renewed_at_every_episode_an_old_world_comes_back() -> None:
+    first, second = resumed(hiding_envs.OldWorld, renew=True)
+    assert second.resume_grade == "exact", second.resume_problem
+    assert goes_on_the_same(first, second)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_bipedal_walker_comes_back_although_its_world_survives_resets(backend: str) -> None:
+    def make() -> EnvStepper:
+        config = TrainConfig(env_id="BipedalWalker-v3", num_envs=2, env={"backend": backend})
+        return EnvStepper(make_vector_env(config))
+
+    first, second = make(), make()
+    space = first.envs.action_space
+    space.seed(5)
+    actions = [space.sample() for _ in range(900)]
+    first.reset(seed=3)
+    ended = sum(int(first.step(action).ended.sum()) for action in actions[:400])
+    second.load_state_dict(through_codec(first.state_dict()), fallback_seed=1)
+    assert second.resume_grade == "exact", second.resume_problem
+    for action in actions[400:]:
+        expected, found = first.step(action), second.step(action)
+        ended += int(found.ended.sum())
+        assert found.next_obs.tobytes() == expected.next_obs.tobytes()  # type: ignore[union-attr]
+    assert ended >= 4
+    first.close()
+    second.close()
+
+
 def test_an_endless_episode_costs_little_and_then_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     env = ReplayableEnv(CounterEnv())
     env.reset(seed=0)

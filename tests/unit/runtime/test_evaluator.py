@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from helpers import hiding_envs
 from helpers.envs import ConstantRewardEnv, CounterEnv, RandomWalkEnv
 from rl_training import PPO
 from rl_training.envs.factory import EnvFactory
@@ -184,3 +185,22 @@ def test_no_share_where_episodes_do_not_say(said: Any) -> None:
 
     result = evaluator_for(lambda: Env(((2, "truncated"),))).evaluate(policy_for(), 3, deterministic=True)
     assert result.success_rate is None and result.lengths == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "made"),
+    [(RandomWalkEnv, 2), (hiding_envs.OldWorld, 4), (hiding_envs.EpisodeSeeds, 4), (hiding_envs.Diary, 4)],
+)
+def test_evaluations_know_nothing_of_earlier_ones(make: Any, made: int) -> None:
+    # A run that was never stopped has played the first evaluation in its environments; a resumed one has not.
+    count = itertools.count()
+
+    def counted() -> Any:
+        next(count)
+        return make()
+
+    evaluator = evaluator_for(counted, num_envs=2)
+    results = [evaluator.evaluate(policy_for(), 5, deterministic=True, stream=stream).returns for stream in (1, 2)]
+    assert next(count) == made, "new environments only where a reset does not clear the old ones"
+    assert evaluator_for(make, num_envs=2).evaluate(policy_for(), 5, deterministic=True, stream=2).returns == results[1]
+    assert make is hiding_envs.EpisodeSeeds or results[0] != results[1], "that one does not listen to seeds"

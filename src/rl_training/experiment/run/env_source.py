@@ -19,6 +19,7 @@ from rl_training.experiment.checkpoint.snapshot import Spaces
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.device import select_device
 from rl_training.utils.errors import ConfigError, EnvCreationError, SpaceError
+from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import space_name
 
 NO_ENV = "dataset"
@@ -186,7 +187,9 @@ def _for_evaluation(config: TrainConfig) -> TrainConfig:
     # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
     backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
     wrappers = config.env.wrappers if config.evaluation.wrappers is None else config.evaluation.wrappers
-    return replace(config, env=replace(config.env, backend=backend, restart_workers=0, wrappers=wrappers))
+    env = replace(config.env, backend=backend, restart_workers=0, wrappers=wrappers)
+    # Another seed, for environments that draw their world while they are made.
+    return replace(config, env=env, seed=derive_seed(config.seed, "evaluation envs"))
 
 
 def _check_same_spaces(training: gym.Env[Any, Any], evaluation: gym.Env[Any, Any]) -> None:
