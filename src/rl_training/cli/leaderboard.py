@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from rl_training.cli.options import NUMBER, PATH, TEXT, WHOLE, Flag, arg, echo, print_notes, say, write_output
+from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ class Command:
         found, notes = _read(self.paths)
         groups = select(found, self.env, self.algo)
         if not groups:
-            pairs = sorted({f"{group.algo} on {group.env_id}" for group in found})
-            more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
-            raise UserError(f"no run matches {' '.join([*self.env, *self.algo])}; found: {', '.join(pairs[:8])}{more}")
+            raise UserError(_no_match(found, self.env, self.algo))
         report, baseline_notes = self._compare(groups)
         leaderboard = Leaderboard(
             source=", ".join(str(path) for path in self.paths) or SHIPPED,
@@ -122,6 +121,18 @@ class Command:
             return
         write_output(self.output, text)
         say(f"written to {self.output}")
+
+
+def _no_match(found: list[ScoreGroup], envs: tuple[str, ...], algos: tuple[str, ...]) -> str:
+    """Which filter lets nothing through, and what it could say."""
+    known = {
+        "environment": ({group.env_id for group in found}, envs),
+        "algorithm": ({group.algo for group in found}, algos),
+    }
+    for what, (there, asked) in known.items():
+        if asked and not there & set(asked):
+            return f"no run of {what} {asked[0]!r}{did_you_mean(asked[0], there)}; there are {', '.join(sorted(there))}"
+    return f"no run of {' or '.join(algos)} on {' or '.join(envs)}: there is each of them, but not together"
 
 
 def _read(paths: tuple[Path, ...]) -> tuple[list[ScoreGroup], list[str]]:

@@ -125,7 +125,8 @@ def select(
             continue
         known = set(get_args(Tier)) if what == "tier" else {name for entry in entries for name in names(entry)}
         if value not in known:
-            hint = did_you_mean(value, sorted(known)) or f"; known: {', '.join(sorted(known))}"
+            listed = {entry.env_id for entry in entries} if what == "environment" else known
+            hint = did_you_mean(value, sorted(known)) or f"; known: {', '.join(sorted(listed))}"
             raise UserError(f"no preset for {what} {value!r}{hint}")
         chosen = [entry for entry in chosen if value in names(entry)]
     return chosen

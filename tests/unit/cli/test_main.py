@@ -115,7 +115,8 @@ def test_every_package_of_an_extra_is_used():
     """By our code, or by the environments that the extra is for."""
     root = Path(__file__).parents[3]
     declared = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    gymnasium_needs = {"imageio", "pygame-ce"}  # for rendering MuJoCo's, and for stepping Box2D's environments
+    # For rendering MuJoCo's, for stepping Box2D's environments, and for the wrapper AtariPreprocessing.
+    gymnasium_needs = {"imageio", "pygame-ce", "opencv-python-headless"}
     packages = {re.match(r"[\w-]+", item)[0] for extra in ("mujoco", "box2d", "atari") for item in declared[extra]}
     source = " ".join(path.read_text(encoding="utf-8") for path in (root / "src").rglob("*.py")).lower()
     unused = [name for name in packages - gymnasium_needs if f'"{name.replace("-", "_")}"' not in source]
