@@ -88,8 +88,11 @@ def test_mistakes_are_exit_2_with_one_message(runs: Path, tmp_path: Path, capsys
         ([str(tmp_path / "missing")], "does not exist"),
         ([str(tmp_path / "begun")], "no run has a score: ppo on CartPole-v1"),
         ([str(runs), "--compare-to", empty], "no run and no result found in"),
-        ([str(runs), "--compare-to", str(runs), "--env", "Hopper-v5"], "no run of environment 'Hopper-v5'; there are CartPole-v1"),
-        ([str(runs), "--algo", "sac"], "found: a2c on CartPole-v1, ppo on CartPole-v1"),
+        (
+            [str(runs), "--compare-to", str(runs), "--env", "Hopper-v5"],
+            "no run of environment 'Hopper-v5'; there are CartPole-v1",
+        ),
+        ([str(runs), "--algo", "sac"], "no run of algorithm 'sac'; there are a2c, ppo"),
         ([str(runs), "--fail-on-regression"], "--fail-on-regression needs a baseline"),
         ([str(runs), "--tolerance", "3"], "--tolerance needs a baseline"),
         ([str(runs), "--compare-to", str(runs), "--tolerance", "-3"], "must be a score of 0 or more"),
