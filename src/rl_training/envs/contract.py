@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import create_empty_array
 
 from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_checks import VectorChecks
@@ -69,7 +70,10 @@ class EnvStepper:
         self.envs = envs
         self.num_envs = envs.num_envs
         self.mode = _autoreset_mode(envs)
-        self.obs: Observation
+        self.obs: Observation = cast(
+            "Observation", create_empty_array(envs.single_observation_space, envs.num_envs, fn=np.zeros)
+        )
+        self._begun = False  # before the first reset there is nothing to export
         self.resume_grade: str | None = None
         self.resume_problem: str | None = None
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
@@ -77,7 +81,7 @@ class EnvStepper:
 
     def reset(self, seed: int) -> Observation:
         """Starts fresh episodes everywhere; environment i gets its own stream derived from `seed`."""
-        self.obs = self._checks.reset(seed=self._env_seeds(seed))
+        self.obs, self._begun = self._checks.reset(seed=self._env_seeds(seed)), True
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
         return self.obs
 
@@ -126,12 +130,12 @@ class EnvStepper:
         return {
             "obs": map_obs(np.copy, self.obs),
             "awaiting_reset": self._awaiting_reset.copy(),
-            "envs": export_vector_state(self.envs),
+            "envs": export_vector_state(self.envs) if self._begun else None,
         }
 
     def load_state_dict(self, state: dict[str, Any], fallback_seed: int) -> None:
         """Brings the environments back; see `resume_grade` for how well that went."""
-        seeds = self._env_seeds(fallback_seed)
+        seeds, self._begun = self._env_seeds(fallback_seed), True
         fresh = restore_vector_state(self.envs, state["envs"], state["obs"], seeds)
         if fresh is None:
             self.resume_grade, self.resume_problem = "exact", None

@@ -69,8 +69,11 @@ def _restore(envs: VectorEnv[Any, Any, Any], state: Any, obs: Observation, seeds
     names = _NATIVE_STATE.get(_class_path(base), ())
     if state["kind"] == "native" and set(names) == set(state["arrays"]):
         envs.reset(seed=seeds)
-        for name in names:
-            setattr(base, name, np.array(state["arrays"][name]))
+        saved = {name: np.array(state["arrays"][name]) for name in names}
+        if any(np.shape(getattr(base, name)) != array.shape for name, array in saved.items()):
+            return "its arrays have other shapes"
+        for name, array in saved.items():
+            setattr(base, name, array)
         base.np_random.bit_generator.state = state["generator"]
         same = same_tree(base.state.T.astype(np.float32), obs)  # type: ignore[attr-defined]
         return None if same else "the observations differ"

@@ -194,7 +194,7 @@ class CollectingTrainer(BaseTrainer):
 
     def __init__(self, collector: Collector, total_timesteps: int, callbacks: Sequence[Callback]):
         super().__init__(total_timesteps, callbacks, collector.timer, collector.seed)
-        self._collector = collector
+        self._collector, self.num_envs = collector, collector.stepper.num_envs
 
     def _start(self) -> None:
         self._collector.reset()

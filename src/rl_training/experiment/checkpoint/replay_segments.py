@@ -17,6 +17,8 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.experiment.checkpoint.store import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.utils.disk import discard, standing_in, sweep, writing
 from rl_training.utils.errors import CheckpointError
+from rl_training.utils.printable import quoted
+from rl_training.utils.safe_files import MAX_INT
 
 FOLDER = "segments"
 INFO = "replay_segments"
@@ -88,7 +90,17 @@ def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _listed(checkpoint: Checkpoint) -> list[dict[str, Any]]:
     segments = checkpoint.info.get(INFO, [])
-    for segment in segments if isinstance(segments, list) else [segments]:
-        if not (isinstance(segment, dict) and re.fullmatch(r"rows_\d+_\d+", str(segment.get("name")))):
-            raise CheckpointError(f"checkpoint {checkpoint.path}: {segment!r:.200} is not a replay segment")
+    if not isinstance(segments, list) or len(segments) > MAX_SEGMENTS:
+        raise CheckpointError(f"checkpoint {checkpoint.path}: {quoted(segments)} is not a list of replay segments")
+    for segment in segments:
+        sound = isinstance(segment, dict) and set(segment) == {"name", "start", "stop"}
+        if not (sound and re.fullmatch(r"rows_\d{1,20}_\d{1,20}", str(segment["name"])) and _are_steps(segment)):
+            raise CheckpointError(f"checkpoint {checkpoint.path}: {quoted(segment)} is not a replay segment")
     return list(segments)
+
+
+def _are_steps(segment: dict[str, Any]) -> bool:
+    start, stop = segment["start"], segment["stop"]
+    if not (isinstance(start, list) and isinstance(stop, list) and len(start) == len(stop)):
+        return False
+    return all(type(step) is int and 0 <= step <= MAX_INT for step in (*start, *stop))

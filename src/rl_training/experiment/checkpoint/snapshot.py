@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.replay_segments import saved_replay
+from rl_training.experiment.checkpoint.schema import check_algorithm, check_replay, check_runtime
 from rl_training.experiment.checkpoint.store import Checkpoint
 from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.policies.spec import PolicySpec
 from rl_training.runtime.trainer import BaseTrainer
-from rl_training.utils.errors import CheckpointError, ConfigError, UserError
+from rl_training.utils.errors import AxiomError, CheckpointError, ConfigError, UserError
+from rl_training.utils.printable import quoted
 from rl_training.utils.spaces import space_from_tree, space_to_tree
 
 RESUME_IGNORES = ("runtime.timer", "runtime.resume_count")
@@ -32,9 +34,6 @@ REPLAY_LEFT_OUT_NOTE = (
     "this agent was saved without its replay buffer (include_replay=False): training goes on with an empty one, "
     "and will not be what it would have been"
 )
-
-# What a hand-made checkpoint can provoke while its parts are put back.
-_MISFIT = (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,21 @@ def config_of(checkpoint: Checkpoint, expected_algo: str | None = None) -> Train
     algo, values = checkpoint.info.get("algo"), checkpoint.info.get("config")
     if expected_algo is not None and algo != expected_algo:
         raise UserError(
-            f"checkpoint {checkpoint.path} is of algorithm {algo!r}, not {expected_algo!r}: load it with that one's class."
+            f"checkpoint {checkpoint.path} is of algorithm {quoted(algo)}, not {expected_algo!r}: load it with that one's class."
         )
     if not isinstance(values, dict):
         raise CheckpointError(f"checkpoint {checkpoint.path} holds no config")
+    for name, group in checkpoint.groups.items():
+        if not isinstance(group, dict):
+            raise CheckpointError(f"checkpoint {checkpoint.path}: its part {name!r} is {quoted(group)}, not a state")
     try:
         config = stored_config(values)
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"checkpoint {checkpoint.path}: its config is not valid: {error}") from error
     if config.algo != algo:
-        raise CheckpointError(f"checkpoint {checkpoint.path}: its config is for {config.algo!r}, the rest for {algo!r}")
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path}: its config is for {config.algo!r}, the rest for {quoted(algo)}"
+        )
     return config
 
 
@@ -115,31 +119,39 @@ def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, hyperparams: 
             )
             policy = algorithm_class.make_policy(spec, hyperparams)
         check_weights(policy, checkpoint.groups["policy"]["weights"])
-    except (CheckpointError, *_MISFIT) as error:
+    except Exception as error:  # whatever a hand-made checkpoint can provoke while a policy is built from it
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit its own config: {error}") from error
 
 
 def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: BaseTrainer | None) -> None:
-    """Puts a checkpoint's state into freshly built parts; whatever does not fit is a CheckpointError."""
+    """Puts a checkpoint's state into freshly built parts; whatever does not fit is a CheckpointError.
+
+    The whole state is compared with the parts' own before the first of them is touched.
+    """
     try:
-        load_weights(algorithm.policy, checkpoint.groups["policy"]["weights"])
-        algorithm.load_state_dict(checkpoint.groups["algorithm"])
+        weights, groups = checkpoint.groups["policy"]["weights"], checkpoint.groups
+        check_weights(algorithm.policy, weights)
+        check_algorithm(groups["algorithm"], algorithm)
+        replay = None
         if trainer is not None:
-            trainer.load_state_dict(checkpoint.groups["runtime"])
+            check_runtime(groups["runtime"], trainer)
             if trainer.replay is not None and not checkpoint.info.get(REPLAY_LEFT_OUT):
-                trainer.replay.load_state_dict(saved_replay(checkpoint))
+                replay = saved_replay(checkpoint)
+                check_replay(replay, trainer.replay)
+        algorithm.policy.load_state_dict(dict(weights))
+        algorithm.load_state_dict(groups["algorithm"])
+        if trainer is not None:
+            trainer.load_state_dict(groups["runtime"])
+            if trainer.replay is not None and replay is not None:
+                trainer.replay.load_state_dict(replay)
                 if trainer.resume_grade != "exact":
                     trainer.replay.cut_episodes()  # the next step belongs to a fresh episode
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from error
-    except _MISFIT as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {error!r}") from error
-
-
-def load_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Loads weights that fit exactly."""
-    check_weights(module, weights)
-    module.load_state_dict(dict(weights))
+    except AxiomError:
+        raise
+    except Exception as error:  # a part of somebody else's making may raise anything at a state it did not expect
+        raise CheckpointError(f"checkpoint {checkpoint.path} does not fit this run: {quoted(error, 300)}") from error
 
 
 def check_weights(module: nn.Module, weights: Mapping[str, Any]) -> None:

@@ -57,7 +57,7 @@ class MetricReader(Callback):
         return {"latest": {name: value for name, value in self.latest.items() if not name.startswith("time/")}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.latest = dict(state["latest"])
+        self.latest = dict(state.get("latest", {}))
 
 
 class RunLogger(Callback):

@@ -35,6 +35,7 @@ from rl_training.experiment.run.session import TrainingSession, TrainResult
 from rl_training.runtime.callbacks import Callback
 from rl_training.utils.disk import sweep, writing
 from rl_training.utils.errors import CheckpointError, UserError
+from rl_training.utils.safe_files import MAX_INT
 
 FindReference = Callable[[TrainConfig], Reference | None]
 """From a config with every hyperparameter written out to what a run of it is measured against."""
@@ -105,7 +106,7 @@ def _config_to_resume(run_dir: Path | None, checkpoint: Checkpoint | None) -> Tr
 
 def _check_total(checkpoint: Checkpoint, config: TrainConfig, wanted: Mapping[str, Any]) -> None:
     step = checkpoint.groups["runtime"].get("global_step")
-    if "total_timesteps" in wanted and isinstance(step, int) and config.total_timesteps <= step:
+    if "total_timesteps" in wanted and isinstance(step, int) and config.total_timesteps <= step <= MAX_INT:
         raise UserError(
             f"the run has taken {step:,} steps already, and total_timesteps={config.total_timesteps:,} counts those too: "
             f"ask for more, e.g. --total-timesteps {2 * step}"
@@ -159,7 +160,7 @@ def _run(
             try:
                 session.resume(checkpoint, changed)
             except CheckpointError as error:
-                if not changed:
+                if not changes_learning(changed):
                     raise
                 raise UserError(f"the saved state does not go with {describe(changed)}: {error}") from error
         if resumed_in_place:  # only now, when the state has proved to fit
