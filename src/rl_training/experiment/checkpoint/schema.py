@@ -2,8 +2,8 @@
 
 The schema is the run's own state, as its freshly built parts give it: types, dtypes and shapes must be the same. Where a
 running training differs by nature from a fresh one (episode statistics grow, a maximum is None at first), `_RULES` says what may
-stand there instead, and within which range. A key that is missing is noticed by the part that loads it, which may know what to do without it;
-one that no part asks for does nothing. Checksums show damage; this shows a tree that somebody made by hand.
+stand there instead, and within which range. A key that is missing is noticed by the part that loads it, which may know what to do
+without it; one that no part asks for does nothing. Checksums show damage; this shows a tree that somebody made by hand.
 """
 
 from __future__ import annotations
