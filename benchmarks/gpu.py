@@ -21,7 +21,8 @@ import torch
 import rl_training
 from rl_training import Callback, TrainConfig
 from rl_training.experiment.config.loader import resolve
-from rl_training.experiment.run.metadata import system_info, versions
+from rl_training.experiment.run.metadata import system_info
+from rl_training.experiment.versions import versions
 
 RESULTS = Path("results/performance/gpu.json")
 SEEDS = (0, 1, 2, 3, 4)

@@ -14,7 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.gpu import SEEDS, actor_critic, learned
-from rl_training.experiment.run.metadata import system_info, versions
+from rl_training.experiment.run.metadata import system_info
+from rl_training.experiment.versions import versions
 
 RESULTS = Path("results/performance/gpu_learning.json")
 CASES = {"sac-halfcheetah": "sac", "td3-halfcheetah": "td3"}

@@ -19,7 +19,8 @@ from typing import Any
 import rl_training
 from benchmarks.log_plot import Series, log_plot
 from rl_training import Callback, TrainConfig
-from rl_training.experiment.run.metadata import system_info, versions
+from rl_training.experiment.run.metadata import system_info
+from rl_training.experiment.versions import versions
 
 RESULTS = Path("results/performance/growth.json")
 PLOT = Path("docs/growth.svg")

@@ -22,7 +22,8 @@ from benchmarks.cases import PPO_CARTPOLE
 from benchmarks.ratios import Ratio
 from rl_training import PPO, Callback, TrainConfig
 from rl_training.experiment.config.loader import resolve
-from rl_training.experiment.run.metadata import system_info, versions
+from rl_training.experiment.run.metadata import system_info
+from rl_training.experiment.versions import versions
 
 RESULTS = Path("results/performance/overlap.json")
 PRESETS = ("ppo/cartpole", "ppo/pendulum", "ppo/acrobot", "ppo/lunarlander")

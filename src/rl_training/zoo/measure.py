@@ -15,10 +15,11 @@ import numpy as np
 from rl_training.api.agent import agent_of
 from rl_training.experiment.config.loader import ResolvedConfig, resolve
 from rl_training.experiment.run.device import select_device
-from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_now, versions
+from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_now
 from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
 from rl_training.experiment.run.runner import open_checkpoint, resume_run, start_run
 from rl_training.experiment.run.session import TrainResult
+from rl_training.experiment.versions import versions
 from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.errors import AxiomError
 from rl_training.zoo.seed_files import begun_runs

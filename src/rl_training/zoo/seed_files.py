@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.experiment.run.metadata import versions
 from rl_training.experiment.run.run_dir import write_atomically
+from rl_training.experiment.versions import versions
 from rl_training.utils.disk import replace_file
 from rl_training.utils.errors import UserError
 from rl_training.utils.safe_files import read_json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -15,12 +14,10 @@ from typing import Any
 
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.run_dir import METADATA, strict_json, write_atomically
+from rl_training.experiment.versions import versions
 from rl_training.utils.disk import writing
 from rl_training.utils.errors import UserError
 from rl_training.utils.system import cpu_name
-from rl_training.version import __version__
-
-_PACKAGES = ("torch", "gymnasium", "numpy", "safetensors", "mujoco", "box2d", "ale-py")
 
 
 class RunMetadata:
@@ -106,17 +103,6 @@ class RunMetadata:
 
 def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def versions() -> dict[str, str]:
-    """Versions of what can change a result, by package name."""
-    found = {"axiomrl": __version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def system_info(device: str) -> dict[str, Any]:

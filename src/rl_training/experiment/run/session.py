@@ -35,6 +35,7 @@ from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRATCH, write_atomically
 from rl_training.experiment.run.signals import stop_on_signals
+from rl_training.experiment.versions import changed_versions, run_versions
 from rl_training.runtime.callbacks import (
     Callback,
     Evaluate,
@@ -46,6 +47,9 @@ from rl_training.runtime.callbacks import (
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
 from rl_training.runtime.step_infos import LogInfos
 from rl_training.utils.errors import AxiomError, NonFiniteError
+
+VERSIONS = "versions"
+"""In a checkpoint's info: what it was computed with."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class TrainResult:
     exit_code: int
     """0, or 130 / 143 after a signal."""
     resume_grade: str | None
-    """`exact` or `episode-boundary` for a resumed run."""
+    """`exact`, `other-versions` or `episode-boundary` for a resumed run."""
     run_dir: Path | None = None
     checkpoint_path: Path | None = None
     """The newest checkpoint."""
@@ -98,6 +102,8 @@ class TrainingSession:
         self.store: CheckpointStore | None = None
         self.notes: list[str] = []
         self._replay_left_out = False
+        self._versions = run_versions(config.env_id, envs)
+        self._changed_versions: list[str] = []
         self._reader = MetricReader(config.logging.every)
         self._env_source = env_source
         self._lock: RunLock | None = None
@@ -154,6 +160,12 @@ class TrainingSession:
                 "the environments could not be brought back exactly, so fresh episodes were started (grade episode-boundary): "
                 f"{self.trainer.resume_problem}"
             )
+        self._changed_versions = changed_versions(checkpoint.info.get(VERSIONS), self._versions)
+        if self._changed_versions:
+            self.notes.append(
+                "other versions than those of the checkpoint, so the numbers may be others than those of a run never stopped "
+                f"(no better grade than other-versions): {'; '.join(self._changed_versions[:5])}"
+            )
         if self.metadata is not None:
             self.metadata.add_resume(
                 checkpoint.path.name, self.trainer.global_step, self.resume_grade or "unknown", self.notes, changes
@@ -175,7 +187,11 @@ class TrainingSession:
 
     @property
     def resume_grade(self) -> str | None:
-        return "episode-boundary" if self._replay_left_out else self.trainer.resume_grade
+        """`exact`, `other-versions` or `episode-boundary` after a resume, None before one."""
+        if self._replay_left_out:
+            return "episode-boundary"
+        grade = self.trainer.resume_grade
+        return "other-versions" if grade == "exact" and self._changed_versions else grade
 
     def train(self) -> TrainResult:
         """Runs the training loop with signals, threads and failures taken care of."""
@@ -206,10 +222,14 @@ class TrainingSession:
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """(groups, info) of the whole state, for a checkpoint that stands alone."""
-        groups, info = take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+        groups, info = self._state()
         if self.trainer.replay is not None:
             groups["replay"] = self.trainer.replay.state_dict()
         return groups, info
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        groups, info = take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+        return groups, {**info, VERSIONS: self._versions}
 
     def _own_callbacks(self) -> tuple[list[Callback], list[Callback]]:
         """What runs before and after the user's callbacks: whatever changes state comes before the checkpoint."""
@@ -249,7 +269,7 @@ class TrainingSession:
 
     def _save(self, step: int, best: bool) -> None:
         assert self.store is not None and self.metadata is not None and self._segments is not None
-        groups, info = take_snapshot(self.config, self.algorithm, self.spaces, self.trainer)
+        groups, info = self._state()
         if self.trainer.replay is not None:
             info[REPLAY_SEGMENTS] = self._segments.save(self.trainer.replay)
             groups["replay"] = {"head": self.trainer.replay.head_state()}

@@ -16,7 +16,8 @@ import torch
 
 import rl_training
 from rl_training.config import TrainConfig
-from rl_training.experiment.run.metadata import RunMetadata, git_info, versions
+from rl_training.experiment.run.metadata import RunMetadata, git_info
+from rl_training.experiment.versions import versions
 from rl_training.utils.errors import UserError
 
 

@@ -8,12 +8,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from helpers.envs import ConstantRewardEnv, CounterEnv, ExplodingRewardEnv, OsRandomEnv
+from helpers.envs import ConstantRewardEnv, CounterEnv, ExplodingRewardEnv, OsRandomEnv, RandomWalkEnv
 from rl_training import PPO, Callback
+from rl_training.experiment import versions
 from rl_training.experiment.checkpoint.store import read_checkpoint
+from rl_training.experiment.run import session
 from rl_training.experiment.run.run_dir import read_lines
 from rl_training.runtime.callbacks import Evaluate, SaveCheckpoints, StopOnTime
 from rl_training.utils.errors import NonFiniteError
@@ -203,3 +206,17 @@ def test_a_resume_that_cannot_be_exact_says_so(tmp_path: Path) -> None:
     assert any("fresh episodes" in note for note in result.notes)
     (entry,) = metadata_of(only_run(tmp_path / "second"))["resumes"]
     assert (entry["grade"], entry["step"]) == ("episode-boundary", 100)
+
+
+def test_other_versions_are_no_exact_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = agent_in(tmp_path / "first", RandomWalkEnv, evaluation={"every": 0}).learn().checkpoint_path
+    same = PPO.load(saved, env=RandomWalkEnv, output_dir=str(tmp_path / "same")).learn(total_timesteps=120)
+    assert (same.resume_grade, same.notes) == ("exact", ())
+    monkeypatch.setattr(session, "run_versions", lambda *_: {**versions.run_versions("x", None), "numpy": "9.9"})
+    other = PPO.load(saved, env=RandomWalkEnv, output_dir=str(tmp_path / "other")).learn(total_timesteps=120)
+    assert other.resume_grade == "other-versions"
+    assert f"numpy 9.9, saved with {np.__version__}" in other.notes[0]
+    (entry,) = metadata_of(only_run(tmp_path / "other"))["resumes"]
+    assert entry["grade"] == "other-versions" and entry["notes"] == list(other.notes)
+    again = PPO.load(other.checkpoint_path, env=RandomWalkEnv, output_dir=str(tmp_path / "again"))
+    assert again.learn(total_timesteps=140).resume_grade == "exact", "the new checkpoint is of the new version"
