@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.config.docs import field_table, policy_defaults
+from rl_training.experiment.config.presets import preset_about
 from rl_training.experiment.registry import BUILT_IN, AlgorithmInfo, load
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, catalog
@@ -74,8 +75,10 @@ def algorithm_page(info: AlgorithmInfo, cls: Any, entries: list[CatalogEntry]) -
         _facts(info, cls, paper),
         _fenced("bash", [f"axiomrl train {preset}"]),
         _fenced("python", code),
+        _differences(cls),
         "## Results",
         _results(entries),
+        _presets(entries),
         "## Hyperparameters",
         "The keys of `hyperparams:` in a config; keyword arguments in Python. A preset may set other values than these defaults: "
         "`axiomrl train PRESET --dry-run` shows them. All other keys are in [config-schema.md](../config-schema.md).",
@@ -84,6 +87,18 @@ def algorithm_page(info: AlgorithmInfo, cls: Any, entries: list[CatalogEntry]) -
         policy_defaults(info.id),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _differences(cls: Any) -> str:
+    """Where it differs from its paper."""
+    if not cls.differences:
+        return ""
+    return "\n".join(["Beside the paper:", "", *(f"- {text}" for text in cls.differences)])
+
+
+def _presets(entries: list[CatalogEntry]) -> str:
+    """What each preset is, in its own words."""
+    return "\n".join(["The presets:", "", *(f"- `{entry.preset}`: {preset_about(entry.preset)}" for entry in entries)])
 
 
 def best_backed(entries: list[CatalogEntry]) -> CatalogEntry:

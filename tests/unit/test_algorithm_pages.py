@@ -8,7 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from rl_training.experiment.config.loader import resolve
+from rl_training.experiment.config.presets import preset_about
 from rl_training.experiment.registry import BUILT_IN, load
+from rl_training.experiment.run.build import complete_config
 from rl_training.zoo.catalog import catalog, find_entry
 
 ROOT = Path(__file__).parents[2]
@@ -76,3 +79,13 @@ def test_a_docstring_without_a_paper_is_refused(script: ModuleType) -> None:
 def test_the_readme_names_every_algorithm() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [info.name for info in BUILT_IN.values() if info.name not in readme] == []
+
+
+@pytest.mark.parametrize("preset", [entry.preset for entry in catalog() if entry.algo in ("noisy_dqn", "rainbow")])
+def test_a_noisy_preset_that_still_explores_otherwise_says_so_on_its_page(preset: str, pages: dict[str, str]) -> None:
+    _, hyperparams = complete_config(resolve(preset).config)
+    about = preset_about(preset)
+    as_cited = hyperparams.exploration == 0 and hyperparams.noisy_sigma == 0.5
+    assert ("as in the paper" in about) == as_cited
+    assert as_cited or ("ε-greedy actions kept" in about and f"(σ₀ {hyperparams.noisy_sigma})" in about)
+    assert f"- `{preset}`: {about}\n" in pages[f"{preset.split('/')[0]}.md"]

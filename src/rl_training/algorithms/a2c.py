@@ -59,6 +59,9 @@ class A2CAlgorithm(OneLossAlgorithm[A2CConfig]):
     """One policy-gradient step on each short rollout (Mnih et al. 2016, arXiv 1602.01783)."""
 
     config_class = A2CConfig
+    differences = (
+        "Synchronous: environments side by side and one update for all, where A3C has many learners at once.",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

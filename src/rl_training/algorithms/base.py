@@ -45,6 +45,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     action_spaces: ClassVar[tuple[str, ...]]
     elsewhere: ClassVar[Mapping[str, str]] = {}
     """Advice for spaces it does not support, by "Box action" and the like."""
+    differences: ClassVar[tuple[str, ...]] = ()
+    """Where it does, by default, something else than its paper; for its page in the docs."""
     unused_policy_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the `policy` section that mean nothing to it; setting one is refused."""
     normalizes_rewards: ClassVar[bool] = False

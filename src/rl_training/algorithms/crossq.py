@@ -48,6 +48,7 @@ class CrossQAlgorithm(SamplingAlgorithm, SACBase[CrossQConfig]):
     """
 
     config_class = CrossQConfig
+    differences = ("Narrower critics than the paper's, which have 2048 units.",)
 
     def _make_targets(self) -> None:
         """There are none."""

@@ -48,6 +48,7 @@ class DiscreteSACAlgorithm(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
     """Soft actor-critic that chooses among n actions (Christodoulou 2019, arXiv 1910.07207)."""
 
     config_class = DiscreteSACConfig
+    differences = ("A lower target entropy than the paper's 0.98 · log n, which is nearly a uniform choice.",)
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
     elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
 

@@ -132,6 +132,10 @@ class DQNAlgorithm(OffPolicyAlgorithm):
     config_class = DQNConfig
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
     elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
+    differences: ClassVar[tuple[str, ...]] = (
+        "Adam in place of RMSprop, and gradients clipped to a norm in place of errors clipped one by one.",
+        "Rewards are not clipped to ±1; `reward_scale` scales them.",
+    )
     unused_policy_keys = (*OffPolicyAlgorithm.unused_policy_keys, "actor_hidden_sizes", "critic_hidden_sizes")
     config: DQNConfig
     policy: QNetwork

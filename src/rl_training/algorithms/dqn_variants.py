@@ -48,6 +48,11 @@ class NoisyDQNAlgorithm(DQNAlgorithm):
     """Learned noise in the weights explores (Fortunato et al. 2018, arXiv 1706.10295)."""
 
     config_class = NoisyDQNConfig
+    differences = (
+        *DQNAlgorithm.differences,
+        "Noise is in the head only: the last hidden layer and the outputs.",
+        "Some presets keep ε-greedy actions beside the noise; their descriptions say so.",
+    )
 
 
 @dataclass
@@ -61,6 +66,7 @@ class PrioritizedDQNAlgorithm(DQNAlgorithm):
     """Transitions with large errors are replayed more often (Schaul et al. 2016, arXiv 1511.05952)."""
 
     config_class = PrioritizedDQNConfig
+    differences = (*DQNAlgorithm.differences, "Plain DQN, where the paper has Double DQN; `double: true` adds it.")
 
 
 @dataclass
@@ -88,6 +94,7 @@ class C51Algorithm(DQNAlgorithm):
     """Returns as probabilities of fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
 
     config_class = C51Config
+    differences = DQNAlgorithm.differences[1:]
 
 
 @dataclass
@@ -103,6 +110,7 @@ class QRDQNAlgorithm(DQNAlgorithm):
     """Returns as quantiles at fixed fractions (Dabney et al. 2018, arXiv 1710.10044)."""
 
     config_class = QRDQNConfig
+    differences = DQNAlgorithm.differences[1:]
 
 
 @dataclass
@@ -118,6 +126,10 @@ class IQNAlgorithm(DQNAlgorithm):
     """Returns as a quantile function of drawn fractions (Dabney et al. 2018, arXiv 1806.06923)."""
 
     config_class = IQNConfig
+    differences = (
+        *DQNAlgorithm.differences[1:],
+        "64 fractions per prediction and per target, as in Dopamine; the paper's own figures go from 1 to 64.",
+    )
 
 
 @dataclass
@@ -139,3 +151,9 @@ class RainbowAlgorithm(DQNAlgorithm):
     """Double, dueling, noisy, categorical, prioritised and n-step together (Hessel et al. 2018, arXiv 1710.02298)."""
 
     config_class = RainbowConfig
+    differences = (
+        *DQNAlgorithm.differences[1:],
+        "Priorities are the cross-entropy, which is the paper's KL divergence plus the target's entropy.",
+        "Gradients are clipped to a norm, as for dueling networks.",
+        "Some presets keep ε-greedy actions beside the noise; their descriptions say so.",
+    )

@@ -89,6 +89,10 @@ class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
     """Several epochs of clipped policy gradient on each rollout (Schulman et al. 2017, arXiv 1707.06347)."""
 
     config_class = PPOConfig
+    differences = (
+        "Advantages are normalised in each minibatch and gradients clipped, as in OpenAI's code and not in the paper.",
+        "Actor and critic have a body each, not a common one; `policy.shared: true` gives them one.",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

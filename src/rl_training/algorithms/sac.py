@@ -198,3 +198,4 @@ class SACAlgorithm(SamplingAlgorithm, SACBase[SACConfig]):
     """Soft actor-critic: a stochastic policy that maximises return plus entropy (Haarnoja et al. 2018, arXiv 1812.05905)."""
 
     config_class = SACConfig
+    differences = ("The loss of the temperature is taken of log α, as in the authors' code; the paper has α.",)

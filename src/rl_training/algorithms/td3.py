@@ -153,3 +153,7 @@ class DDPGAlgorithm(TD3Algorithm):
     """Deep deterministic policy gradient (Lillicrap et al. 2016, arXiv 1509.02971)."""
 
     config_class = DDPGConfig
+    differences = (
+        "Gaussian noise in place of an Ornstein-Uhlenbeck process (`action_noise` has both), which does as well.",
+        "Neither batch normalisation nor weight decay; one learning rate for actor and critic.",
+    )

@@ -49,6 +49,7 @@ class TQCAlgorithm(SamplingAlgorithm, SACBase[TQCConfig]):
     """SAC with quantile critics, of which the target leaves the largest out (Kuznetsov et al. 2020, arXiv 2005.04269)."""
 
     config_class = TQCConfig
+    differences = ("Smaller critics than the paper's, which have three layers of 512 units.",)
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

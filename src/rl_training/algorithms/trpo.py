@@ -136,6 +136,10 @@ class TRPOAlgorithm(OnPolicyAlgorithm[TRPOConfig]):
     """
 
     config_class = TRPOConfig
+    differences = (
+        "Advantages by GAE from a critic, trained by Adam, where the paper has returns of whole episodes.",
+        "A step must improve the surrogate at all, not by a share of what its gradient promises.",
+    )
     other_precisions = False
 
     def __init__(self, *args: Any, **kwargs: Any):
