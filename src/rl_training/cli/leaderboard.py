@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from rl_training.cli.options import NUMBER, PATH, TEXT, WHOLE, Flag, arg, echo, print_notes, say, write_output
-from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _no_match(found: list[ScoreGroup], envs: tuple[str, ...], algos: tuple[str, 
     }
     for what, (there, asked) in known.items():
         if asked and not there & set(asked):
-            return f"no run of {what} {asked[0]!r}{did_you_mean(asked[0], there)}; there are {', '.join(sorted(there))}"
+            return f"no run of {what} {asked[0]!r}; there are {', '.join(sorted(there))}"
     return f"no run of {' or '.join(algos)} on {' or '.join(envs)}: there is each of them, but not together"
 
 
