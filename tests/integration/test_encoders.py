@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import rl_training
 from rl_training import load_agent
+from rl_training.policies.encoder_registry import register_encoder
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.trees import differing_paths
 
@@ -160,3 +161,86 @@ def test_actor_and_critic_may_differ_in_size() -> None:
         agent.close()
     with pytest.raises(ConfigError, match="means nothing"):
         rl_training.DQN("CartPole-v1", policy={"actor_hidden_sizes": (8,)})
+
+
+class Wrong(nn.Module):
+    """Says one thing and does another."""
+
+    def __init__(self, observation_space: spaces.Box, features: int, kind: str):
+        super().__init__()
+        self.features, self.kind, self.norm = features, kind, nn.BatchNorm1d(SIZE * SIZE)
+
+    def forward(self, obs: Tensor) -> Any:
+        flat = self.norm(obs.flatten(1).float())
+        if self.kind == "broken":
+            return flat @ flat
+        return {"right": flat, "rows": flat.T, "whole": flat.long(), "list": [flat]}[self.kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "features", "message"),
+    [
+        ("right", 7, r"Wrong says features = 7, .* shape \(2, 7\), but it gives \(2, 36\) of torch.float32"),
+        ("rows", 36, r"gives \(36, 2\)"),
+        ("whole", 36, r"float tensor .* of torch.int64"),
+        ("list", 36, "gives list"),
+        ("broken", 36, "Wrong cannot encode observations of this environment: RuntimeError"),
+    ],
+)
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_wrong_outputs_are_named_before_anything_runs(name: str, kind: str, features: int, message: str) -> None:
+    register_encoder("Wrong", Wrong)
+    settings = {**RUNS[name][2], "policy": {"encoder": {"name": "Wrong", "features": features, "kind": kind}}}
+    with pytest.raises(ConfigError, match=message):
+        getattr(rl_training, name)(BrightColumn, **settings)
+
+
+def test_trying_an_encoder_leaves_no_trace() -> None:
+    register_encoder("Wrong", Wrong)
+    policy = {"encoder": {"name": "Wrong", "features": 36, "kind": "right"}}
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    agent = rl_training.DQN(BrightColumn, policy=policy)
+    norm = agent.policy.encoder.network.norm  # type: ignore[union-attr]
+    assert norm.training and norm.num_batches_tracked == 0
+    assert torch.equal(before, torch.get_rng_state())
+    agent.close()
+
+
+class Jittering(nn.Module):
+    """Draws from a generator of its own."""
+
+    def __init__(self, observation_space: spaces.Box):
+        super().__init__()
+        self.features, self.rng = SIZE * SIZE, torch.Generator().manual_seed(0)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        flat = obs.flatten(1).float() / 255
+        noise = torch.rand(flat.shape, generator=self.rng) if self.training else 0.5
+        return self.scale * flat + 0.1 * noise
+
+
+class SavedJittering(Jittering):
+    """Saves it, too."""
+
+    def get_extra_state(self) -> Tensor:
+        return self.rng.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.rng.set_state(state)
+
+
+def test_a_generator_of_its_own_is_refused_or_saved(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"num_envs": 1, "num_steps": 16, "seed": 3}
+    with pytest.raises(ConfigError, match="(?s)Jittering has a random generator of its own, 'rng'.*get_extra_state"):
+        rl_training.PPO(BrightColumn, policy={"encoder": Jittering}, **settings)
+    whole = rl_training.PPO(BrightColumn, policy={"encoder": SavedJittering}, **settings)
+    whole.learn(total_timesteps=32)
+    saved = whole.save(tmp_path / "agent")
+    whole.learn(total_timesteps=64)
+    again: Any = load_agent(saved, env=BrightColumn)
+    again.learn(total_timesteps=64)
+    assert differing_paths(dict(whole.policy.state_dict()), dict(again.policy.state_dict())) == []
+    whole.close()
+    again.close()

@@ -6,7 +6,9 @@ forward pass that turns a batch of observations into (B, features) float32. Poli
 Raw observations: a tensor (B, *shape), or for a Dict space one such tensor per key. Discrete: (B,) int64.
 """
 
+import copy
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from rl_training.policies.encoder_registry import ENCODERS
 from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, SpaceError
+from rl_training.utils.global_random import preserved_global_rng
+from rl_training.utils.spaces import Observation, map_obs, stored_obs
 
 _SUPPORTED = "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of those."
 
@@ -67,7 +71,59 @@ def make_encoder(spec: PolicySpec) -> ObservationEncoder:
             f"policy.encoder: {name} must be a torch module with the attribute `features`, the length of what it puts out; "
             f"got {features!r}"
         )
+    if kind is not FlattenEncoder:
+        _check_generators(name, network)
+        _check_output(name, network, features, space)
     return ObservationEncoder(network, ObservationNormalizer(space) if spec.normalize_observations else None, features)
+
+
+def _check_generators(name: str, network: nn.Module) -> None:
+    """Raise ConfigError for a random generator that no checkpoint would hold."""
+    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    for module in network.modules():
+        found = [attribute for attribute, value in vars(module).items() if isinstance(value, kinds)]
+        if found and type(module).get_extra_state is nn.Module.get_extra_state:
+            raise ConfigError(
+                f"policy.encoder: {name} has a random generator of its own, {found[0]!r}, which no checkpoint would hold: a resume "
+                "would not be exact.\nDraw from torch's own (torch.rand, nn.Dropout), whose state is saved, or give the module "
+                "get_extra_state and set_extra_state with the generator's state as a tensor."
+            )
+
+
+def _check_output(name: str, network: nn.Module, features: int, space: spaces.Space) -> None:
+    """Raise ConfigError unless two observations become (2, features) floats; the network stays as it was."""
+    if torch.empty(0).device.type == "meta":
+        return  # only shapes are wanted of it
+    samples = copy.deepcopy(space)
+    samples.seed(0)
+    batch = _side_by_side([samples.sample() for _ in range(2)])
+    modes = {module: module.training for module in network.modules()}
+    try:
+        with torch.no_grad(), preserved_global_rng():
+            network.eval()  # so that nothing is learned from it
+            found = network(map_obs(torch.from_numpy, stored_obs(batch)))
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"policy.encoder: {name} cannot encode observations of this environment: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if shape != (2, features) or not found.is_floating_point():
+        kind = f" of {found.dtype}" if isinstance(found, Tensor) else ""
+        raise ConfigError(
+            f"policy.encoder: {name} says features = {features}, so two observations must become a float tensor of shape "
+            f"(2, {features}), but it gives {shape}{kind}.\nLet `features` be the length of what forward returns, and keep one row "
+            "per observation."
+        )
+
+
+def _side_by_side(rows: list[Any]) -> Observation:
+    """Observations side by side, (B, ...)."""
+    if isinstance(rows[0], dict):
+        return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    return np.stack(rows)
 
 
 def check_observation_space(space: spaces.Space) -> None:
