@@ -49,7 +49,9 @@ _active = False
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if not _active:
         return
-    if event in _EXECUTIONS or (event == "subprocess.Popen" and "git" not in str(args[0]) and str(args[1][:1]) != "['git']"):
+    if event in _EXECUTIONS or (
+        event == "subprocess.Popen" and "git" not in str(args[0]) and str(args[1][:1]) != "['git']"
+    ):
         _seen.append(f"{event} {args!r:.200}")
 
 

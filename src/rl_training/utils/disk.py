@@ -54,6 +54,16 @@ def open_to_write(path: Path, flags: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
 
 
+def set_aside(path: Path) -> Path:
+    """Renames what is damaged to `damaged-NAME`, with a number where that is taken; returns the new name."""
+    count, target = 0, path.with_name(f"damaged-{path.name}")
+    while os.path.lexists(target):
+        count += 1
+        target = path.with_name(f"damaged-{path.name}-{count}")
+    path.rename(target)
+    return target
+
+
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Writes every byte; the system may take fewer at a time."""
     left = memoryview(data).cast("B")

@@ -6,7 +6,6 @@ Whoever reads changes nothing. Only the run's one writer, which holds its lock, 
 """
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from rl_training.experiment.checkpoint.folder import (
     read_checkpoint,
     write_checkpoint,
 )
-from rl_training.utils.disk import discard, replace_file, standing_in, sweep, writing
+from rl_training.utils.disk import discard, replace_file, set_aside, standing_in, sweep, writing
 from rl_training.utils.errors import CheckpointError, UserError
 
 __all__ = [
@@ -204,12 +203,7 @@ def _pointed_step(pointer: Path) -> int | None:
 
 def _set_aside(path: Path) -> str:
     """Rename a damaged checkpoint so that no later load meets it; says what was done."""
-    count, target = 0, path.with_name(f"damaged-{path.name}")
-    while os.path.lexists(target):
-        count += 1
-        target = path.with_name(f"damaged-{path.name}-{count}")
     try:
-        path.rename(target)
+        return f"set aside as {set_aside(path).name}"
     except OSError as error:
         return f"skipped, but could not be set aside: {error.strerror}"
-    return f"set aside as {target.name}"

@@ -13,8 +13,9 @@ from rl_training.runtime.callbacks import Callback, Every
 from rl_training.runtime.evaluator import EvaluationResult
 from rl_training.runtime.throughput import RateMeter
 from rl_training.runtime.trainer import BaseTrainer
-from rl_training.utils.disk import writing
+from rl_training.utils.disk import set_aside, writing
 from rl_training.utils.json_lines import cut_after
+from rl_training.utils.safe_files import special_kind
 
 
 class MetricReader(Callback):
@@ -63,8 +64,9 @@ class MetricReader(Callback):
 class RunLogger(Callback):
     """Writes metrics and evaluations into the run directory."""
 
-    def __init__(self, run_dir: Path, *, tensorboard: bool):
-        self._run_dir, self._tensorboard = run_dir, tensorboard
+    def __init__(self, run_dir: Path, *, tensorboard: bool, notes: list[str]):
+        """`notes` gets a line for each log that had to be mended."""
+        self._run_dir, self._tensorboard, self._notes = run_dir, tensorboard, notes
         self._events: EventFile | None = None
         self._written: dict[str, int | None] = {METRICS: -1, EVALUATIONS: -1}
         """The step of each log's newest line; None in a checkpoint that does not say."""
@@ -72,8 +74,13 @@ class RunLogger(Callback):
     def on_training_start(self, trainer: BaseTrainer) -> None:
         # What a killed process logged after the checkpoint that is now resumed from will be logged again.
         for name, step in self._written.items():
-            with writing(self._run_dir / name):
-                cut_after(self._run_dir / name, trainer.global_step if step is None else step)
+            path = self._run_dir / name
+            with writing(path):
+                if (kind := special_kind(path)) is not None:
+                    self._notes.append(f"{path} is {kind}, not a log; set aside as {set_aside(path).name}")
+                damaged = cut_after(path, trainer.global_step if step is None else step)
+            if damaged:
+                self._notes.append(f"{path}: {damaged:,} damaged lines after the checkpoint were cut off")
         if self._tensorboard:
             purge = trainer.global_step + 1 if trainer.global_step else None
             self._events = EventFile(self._run_dir / TENSORBOARD, purge)

@@ -15,8 +15,9 @@ from typing import Any
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.run_dir import METADATA, strict_json, write_atomically
 from rl_training.experiment.versions import versions
-from rl_training.utils.disk import writing
+from rl_training.utils.disk import set_aside, writing
 from rl_training.utils.errors import UserError
+from rl_training.utils.safe_files import read_json
 from rl_training.utils.system import cpu_name
 
 
@@ -54,14 +55,13 @@ class RunMetadata:
     def open(cls, run_dir: Path, cfg: TrainConfig, device: str, notes: list[str]) -> RunMetadata:
         """The run's file, or a new one: for its first writer, and where the old one is damaged, which is set aside and noted."""
         path = run_dir / METADATA
-        if not path.exists():
+        if not os.path.lexists(path):
             return cls.create(run_dir, cfg, device)
         try:
             return cls.load(run_dir)
         except UserError as error:
-            aside = path.with_name(f"damaged-{METADATA}")
             with writing(path):
-                path.replace(aside)
+                aside = set_aside(path)
             notes.append(f"{error}; set aside as {aside.name}, and begun anew")
             return cls.create(run_dir, cfg, device)
 
@@ -69,10 +69,12 @@ class RunMetadata:
     def load(cls, run_dir: Path) -> RunMetadata:
         path = run_dir / METADATA
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json(path, inside=run_dir)
         except (OSError, ValueError) as error:
-            raise UserError(f"{run_dir} is not a run folder: {METADATA} cannot be read ({error})") from error
-        if not isinstance(values, dict):
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"{run_dir} is not a run folder: {METADATA} cannot be read ({why})") from error
+        resumes = values.get("resumes", []) if isinstance(values, dict) else None
+        if not isinstance(resumes, list) or not all(isinstance(entry, dict) for entry in resumes):
             raise UserError(f"{path} is not valid run metadata")
         return cls(path, values)
 

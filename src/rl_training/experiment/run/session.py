@@ -261,7 +261,7 @@ class TrainingSession:
             callbacks.append(LogInfos(config.logging.info_keys))
         after: list[Callback] = [self._reader]
         if self.run_dir is not None:
-            after.append(RunLogger(self.run_dir, tensorboard=config.logging.tensorboard))
+            after.append(RunLogger(self.run_dir, tensorboard=config.logging.tensorboard, notes=self.notes))
         after.append(make_console(config, self.run_dir, self.reference))
         if self._saver is not None:
             after.append(self._saver)
