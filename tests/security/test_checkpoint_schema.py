@@ -128,6 +128,8 @@ SEGMENT = [
     ("obs", lambda obs: obs[:1]),
     ("obs", lambda obs: obs[:, :1]),
     ("actions", lambda actions: actions.double()),
+    ("actions", lambda actions: actions + 10**6),
+    ("actions", lambda actions: actions - 10),
     ("rewards", lambda rewards: rewards[:2]),
     ("flags", lambda flags: flags + 200),
     ("flags", lambda flags: flags * 0 + 1),

@@ -72,15 +72,17 @@ class ActionAdapter:
     Attributes:
         shape: shape of one action in policy form: () for Discrete, (k,) otherwise.
         dtype: NumPy dtype name of policy-form actions.
+        choices: for numbered actions, how many there are of each, of `shape`; None for others.
     """
 
     def __init__(self, space: spaces.Space[Any]):
         self.space = space
         self.shape: tuple[int, ...]
+        self.choices: Array | None = None
         if isinstance(space, spaces.Discrete):
-            self.shape, self.dtype = (), "int64"
+            self.shape, self.dtype, self.choices = (), "int64", np.array(space.n)
         elif isinstance(space, spaces.MultiDiscrete):
-            self.shape, self.dtype = (int(space.nvec.size),), "int64"
+            self.shape, self.dtype, self.choices = (int(space.nvec.size),), "int64", space.nvec.reshape(-1)
         elif isinstance(space, spaces.MultiBinary):
             self.shape, self.dtype = (int(np.prod(space.shape)),), "float32"
         elif isinstance(space, spaces.Box):

@@ -24,6 +24,7 @@ from rl_training.runtime.trainer import BaseTrainer, CollectingTrainer, OffPolic
 from rl_training.utils.errors import CheckpointError
 from rl_training.utils.printable import quoted
 from rl_training.utils.safe_files import MAX_INT
+from rl_training.utils.spaces import ActionAdapter
 
 MAX_COUNT: Final = MAX_INT // 2
 """Largest counter: sums of two still fit 64 bits."""
@@ -62,7 +63,7 @@ def check_runtime(saved: Any, trainer: BaseTrainer) -> None:
         _require(0 <= saved["due"] <= most, "runtime.due", f"must be 0 to {most:,} updates, got {quoted(saved['due'])}")
 
 
-def check_replay(saved: Any, buffer: ReplayBuffer) -> None:
+def check_replay(saved: Any, buffer: ReplayBuffer, adapter: ActionAdapter) -> None:
     """Compares a saved replay buffer, its head and all its rows, with an empty one; bounds belong to what is there."""
     _dict_of(saved, ("head", "rows"), "replay")
     head, rows = saved["head"], saved["rows"]
@@ -83,6 +84,7 @@ def check_replay(saved: Any, buffer: ReplayBuffer) -> None:
         count = int((stop - start).sum())
         for key in ("obs", "actions", "rewards", "ages", "flags"):
             _each_row(part[key], count, f"{path}.{key}")
+        _actions(part["actions"], adapter, f"{path}.actions")
         _ended(part["flags"], part["final_obs"], f"{path}.final_obs")
         _ended(part["flags_before"], part["final_obs_before"], f"{path}.final_obs_before")
 
@@ -419,6 +421,13 @@ def _ended(flags: np.ndarray, final_obs: Any, path: str) -> None:
     """A final observation for each step that ended an episode."""
     _require(bool((flags <= (TERMINATED | TRUNCATED)).all()), path, "there is an unknown kind of end")
     _each_row(final_obs, int(np.count_nonzero(flags)), path)
+
+
+def _actions(actions: Tensor, adapter: ActionAdapter, path: str) -> None:
+    """Numbered actions are used as indices."""
+    if adapter.choices is not None and actions.numel():
+        choices = torch.from_numpy(np.asarray(adapter.choices)).to(actions.device)
+        _require(bool((actions >= 0).all() and (actions < choices).all()), path, "there is no such action")
 
 
 def _require(condition: bool, path: str, problem: str) -> None:

@@ -19,7 +19,7 @@ from rl_training.experiment.checkpoint.store import Checkpoint
 from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.policies.spec import PolicySpec
-from rl_training.runtime.trainer import BaseTrainer
+from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer
 from rl_training.utils.errors import AxiomError, CheckpointError, ConfigError, UserError
 from rl_training.utils.printable import quoted
 from rl_training.utils.spaces import space_from_tree, space_to_tree
@@ -135,9 +135,9 @@ def restore(checkpoint: Checkpoint, algorithm: Algorithm[Any, Any], trainer: Bas
         replay = None
         if trainer is not None:
             check_runtime(groups["runtime"], trainer)
-            if trainer.replay is not None and not checkpoint.info.get(REPLAY_LEFT_OUT):
+            if isinstance(trainer, OffPolicyTrainer) and not checkpoint.info.get(REPLAY_LEFT_OUT):
                 replay = saved_replay(checkpoint)
-                check_replay(replay, trainer.replay)
+                check_replay(replay, trainer.collector.buffer, trainer.collector.adapter)
         algorithm.policy.load_state_dict(dict(weights))
         algorithm.load_state_dict(groups["algorithm"])
         if trainer is not None:
