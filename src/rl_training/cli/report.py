@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 import tyro
 
 from rl_training.cli.options import PATH, Flag, arg, choice, echo, print_notes, say, write_output
+from rl_training.utils.errors import UserError
 
 Format = Literal["text", "json", "csv", "html"]
 _BY_SUFFIX: dict[str, Format] = {".html": "html", ".htm": "html", ".json": "json", ".csv": "csv"}
@@ -36,6 +37,8 @@ class Command:
         from rl_training.zoo.report.text import text_report
         from rl_training.zoo.run_records import find_runs
 
+        if self.json and self.format not in (None, "json"):
+            raise UserError(f"give --json or --format {self.format}, not both")
         named = _BY_SUFFIX.get(self.output.suffix.lower()) if self.output else None
         kind: Format = "json" if self.json else self.format or named or "text"
         records, skipped = find_runs(self.runs)

@@ -33,6 +33,8 @@ class Command:
         from rl_training.experiment.proof.resume import verify_resume
         from rl_training.experiment.run.build import complete_config
 
+        if self.options.output_dir is not None:
+            raise UserError("verify-resume trains in a temporary folder and keeps nothing: leave out --output-dir")
         if self.kills < 1:
             raise UserError(f"--kills must be at least 1, got {self.kills}")
         config, _ = complete_config(self._short_run())

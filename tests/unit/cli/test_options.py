@@ -270,3 +270,24 @@ def test_an_option_changes_something_or_is_refused(
     given = observe(words_of(command, option))
     assert given != without, "it changes nothing"
     assert "Traceback" not in given[2] and given[0] in (0, 2, 3)
+
+
+CONTRADICTIONS = {
+    "eval --best of one checkpoint": (["eval", "CHECKPOINT", "--best"], "name the run for its best one"),
+    "report in two formats": (["report", "runs", "--json", "--format=html"], "give --json or --format html, not both"),
+    "leaderboard in two formats": (["leaderboard", "runs", "--json", "--format=csv"], "not both"),
+    "a folder for what is not kept": (["verify-resume", "--output-dir=x"], "leave out --output-dir"),
+    "a tolerance without a baseline": (["leaderboard", "runs", "--tolerance=3"], "needs a baseline"),
+    "seeds twice": (["zoo", "benchmark", "smoke", "--set=seed=3"], "set by the benchmark itself"),
+    "a hyperparameter twice": (["check-algorithm", "ppo", "--set=gamma=1", "--set=gamma=0.5"], "gamma is given twice"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_options_that_contradict_each_other_are_refused(
+    name: str, folder: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, message = CONTRADICTIONS[name]
+    checkpoint = str(sorted((trained / "checkpoints").glob("step_*"))[0])
+    assert main([checkpoint if word == "CHECKPOINT" else word for word in words]) == 2
+    assert message in capsys.readouterr().err

@@ -207,6 +207,8 @@ def open_checkpoint(path: str | Path, *, best: bool = False) -> tuple[Checkpoint
     if best:
         if run_dir is None:
             raise UserError(f"{path} is not in a run folder, so it has no best checkpoint")
+        if not _means_run(path, run_dir):
+            raise UserError(f"{path} is one checkpoint; name the run for its best one: {run_dir}")
         return CheckpointStore(run_dir / CHECKPOINTS, keep=1).load_best(), []
     if run_dir is not None and _means_run(path, run_dir):
         store = CheckpointStore(run_dir / CHECKPOINTS, keep=1)
