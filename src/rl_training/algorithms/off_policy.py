@@ -66,7 +66,8 @@ class ReplayConfig:
     """Added to every error, so that no transition is forgotten."""
     hindsight: Annotated[float, Range(ge=0, lt=1)] = 0.0
     """Share of sampled transitions whose goal is replaced by one their episode achieved later (HER, Andrychowicz et al. 2017).
-    For environments with goals; 0.8 is the paper's k = 4."""
+    For environments with goals; 0.8 is the paper's k = 4. Rewards are asked of the environment's `compute_reward`, ends of its
+    `compute_terminated`; without that one they stay as they were."""
 
     @property
     def prioritization(self) -> Prioritization | None:

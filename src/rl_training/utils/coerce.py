@@ -67,14 +67,14 @@ def check_fields(instance: Any) -> None:
     check_idle(instance)
 
 
-def check_idle(instance: Any, default: Any = None, facts: Mapping[str, Any] | None = None) -> None:
-    """Raises FieldError for a field that means nothing beside the others and yet has another value than in `default`, by default
-    that of the class. `facts` are what the instance cannot know itself."""
+def check_idle(instance: Any, usual: Any = None, facts: Mapping[str, Any] | None = None) -> None:
+    """Raises FieldError for a field that means nothing beside the others and yet has another value than its default and, if given,
+    than `usual` has. `facts` are what the instance cannot know itself."""
     cls: type = type(instance)
     if conditions(cls):
         for name, problem in idle_fields(cls, {**_values(instance), **(facts or {})}).items():
-            usual = _class_default(cls, name) if default is None else getattr(default, name)
-            if getattr(instance, name) != usual:
+            unasked = [_class_default(cls, name), *([] if usual is None else [getattr(usual, name)])]
+            if getattr(instance, name) not in unasked:
                 raise FieldError(name, problem)
 
 

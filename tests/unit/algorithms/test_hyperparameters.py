@@ -274,3 +274,11 @@ def test_settings_of_continuous_actions_are_refused_for_a_choice(algo: str, key:
     with pytest.raises(ConfigError, match=f"'policy.{key}': means nothing while the action space is Discrete"):
         agent_class(algo)(lambda: Tiny(True, False), policy={key: value})
     agent_class(algo)(lambda: Tiny(False, False), policy={key: value}).close()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_sizes_that_nothing_reads_are_refused(algo: str) -> None:
+    sizes: dict[str, Any] = {"actor_hidden_sizes": (4,), "critic_hidden_sizes": (4,)}
+    with pytest.raises(ConfigError, match="policy.hidden_sizes.*means nothing while actor_hidden_sizes and critic"):
+        agent_class(algo)(lambda: Tiny(False, False), policy={**sizes, "hidden_sizes": (8, 8)})
+    agent_class(algo)(lambda: Tiny(False, False), policy=sizes).close()

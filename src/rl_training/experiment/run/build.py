@@ -109,15 +109,26 @@ def build_algorithm(
     algorithm_class = registry.load(config.algo)
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
-    usual = build_dataclass(PolicyConfig, registry.algorithm_info(config.algo).policy)
-    try:
-        check_idle(config.policy, usual, {"the action space": space_name(action_space)})
-    except FieldError as error:
-        raise FieldError(f"policy.{error.key}", error.problem) from None
+    _check_policy(config, action_space)
     if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
         name = registry.algorithm_info(config.algo).name
         raise ConfigError(f"env.normalize_rewards is not for {name}: rewards in its replay buffer would change scale.")
     return _algorithm_maker(algorithm_class, config, hyperparams, observation_space, action_space, device=device)()
+
+
+def _check_policy(config: TrainConfig, action_space: spaces.Space[Any]) -> None:
+    """Raises FieldError for a setting of the policy that nothing would read."""
+    policy, usual = config.policy, build_dataclass(PolicyConfig, registry.algorithm_info(config.algo).policy)
+    try:
+        check_idle(policy, usual, {"the action space": space_name(action_space)})
+    except FieldError as error:
+        raise FieldError(f"policy.{error.key}", error.problem) from None
+    all_given = policy.actor_hidden_sizes is not None and policy.critic_hidden_sizes is not None
+    if all_given and policy.hidden_sizes not in (usual.hidden_sizes, PolicyConfig().hidden_sizes):
+        raise FieldError(
+            "policy.hidden_sizes",
+            "means nothing while actor_hidden_sizes and critic_hidden_sizes are both given: leave one of the three out",
+        )
 
 
 def _algorithm_maker(
