@@ -22,6 +22,7 @@ from rl_training.runtime.learner import Learned
 from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.step_infos import LoggedMeans
 from rl_training.runtime.throughput import StageTimer
+from rl_training.utils import failpoints
 from rl_training.utils.errors import ConfigError, UserError
 from rl_training.utils.global_random import GlobalRandomStream
 from rl_training.utils.seeding import derive_seed
@@ -111,6 +112,7 @@ class BaseTrainer(ABC):
         self._notify("on_training_start")
         self._notify("on_catch_up")
         while self.global_step < self.total_timesteps and self.stop_reason is None:
+            failpoints.hit("trainer.iteration")
             steps = self._iterate()
             self.previous_step, self.global_step = self.global_step, self.global_step + steps
             self.iterations += 1

@@ -5,6 +5,7 @@ Nothing happens unless the environment variable ``AXIOMRL_FAILPOINTS`` is set. I
 from the moment the variable got its present value, do ``action``:
 
 - ``kill``: SIGKILL to the own process, as a power cut would (no handler, no clean-up);
+- ``stop``: SIGSTOP to the own process, which whoever started it may kill, or let go on;
 - ``enospc``: raise ``OSError(ENOSPC)``, as a full disk does.
 
 Example: ``AXIOMRL_FAILPOINTS=checkpoint.write@3=kill``.
@@ -19,7 +20,7 @@ from collections import Counter
 
 ENV_VAR = "AXIOMRL_FAILPOINTS"
 
-_ENTRY = re.compile(r"(?P<name>[\w.]+)@(?P<count>[1-9]\d*)=(?P<action>kill|enospc)")
+_ENTRY = re.compile(r"(?P<name>[\w.]+)@(?P<count>[1-9]\d*)=(?P<action>kill|stop|enospc)")
 
 
 def hit(name: str) -> None:
@@ -29,6 +30,8 @@ def hit(name: str) -> None:
     action = actions.get((name, hits[name]))
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif action == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -41,6 +44,6 @@ def _activated(spec: str) -> tuple[dict[tuple[str, int], str], Counter[str]]:
         match = _ENTRY.fullmatch(entry.strip())
         # A misspelt fail point would let a fault test pass without any fault.
         if match is None:
-            raise ValueError(f"{ENV_VAR}: cannot read {entry!r}; write name@n=kill or name@n=enospc")
+            raise ValueError(f"{ENV_VAR}: cannot read {entry!r}; write name@n=kill, name@n=stop or name@n=enospc")
         actions[match["name"], int(match["count"])] = match["action"]
     return actions, Counter()

@@ -8,20 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.checkpoint.replay_segments import saved_replay
-from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES
 from rl_training.experiment.checkpoint.store import Checkpoint, CheckpointStore
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, METADATA, read_lines
+from rl_training.experiment.proof.folders import differing_files
+from rl_training.experiment.run.run_dir import CHECKPOINTS, METADATA
+from rl_training.utils import failpoints
 from rl_training.utils.errors import AxiomError
-from rl_training.utils.trees import count_arrays, differing_paths
-
-POLL_SECONDS = 0.01
+from rl_training.utils.trees import count_arrays
 
 
 @dataclass(frozen=True)
@@ -29,8 +28,10 @@ class VerifyReport:
     """The outcome of one proof."""
 
     identical: bool
+    asked: int
+    """How often the run was to be killed."""
     kills: int
-    """How often the run was really killed before it ended."""
+    """How often it was killed before it ended."""
     kill_steps: tuple[int, ...]
     """The newest checkpoint's step at each kill."""
     grades: tuple[str, ...]
@@ -38,11 +39,18 @@ class VerifyReport:
     arrays: int
     """How many tensors and arrays were compared."""
     differences: tuple[str, ...]
-    """Paths in the state tree that differ."""
+    """What differs between the two run folders: file, and path in its content."""
     seconds: float
 
+    @property
+    def proved(self) -> bool:
+        """Whether the run was killed as often as asked, and ended the same: fewer kills prove less than was asked for."""
+        return self.identical and self.kills == self.asked
+
     def to_dict(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return {"proved": self.proved} | {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()
+        }
 
 
 def verify_resume(
@@ -54,20 +62,25 @@ def verify_resume(
     modules: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> VerifyReport:
-    """Trains `config` twice under `folder`, the second time killed `kills` times, and compares the final states."""
+    """Trains `config` twice under `folder`, the second time killed `kills` times, and compares the two run folders.
+
+    Kills fall into iterations that are chosen at random, so their number does not depend on how fast the machine is.
+    """
     begin, rng = time.monotonic(), rng or random.Random()
     config = replace(config, logging=replace(config.logging, console="off"))
     say("training once without interruption")
-    whole, seconds = _train_whole(config, folder / "whole", modules)
+    whole = _train_whole(config, folder / "whole", modules)
     say(f"training again, killed {kills} time{'s' if kills != 1 else ''} at random moments")
-    killed, kill_steps = _train_killed(config, folder / "killed", kills, seconds, rng, modules, say)
+    expected = _final_state(whole)
+    runtime = expected.groups["runtime"]
+    length = Length(runtime["iterations"], runtime["timer"]["elapsed"] / max(runtime["iterations"], 1))
+    killed, kill_steps = _train_killed(config, folder / "killed", kills, length, rng, modules, say)
 
-    expected, actual = _final_state(whole), _final_state(killed)
-    differences = differing_paths(expected.groups, actual.groups, RESUME_IGNORES)
-    differences += _differing_evaluations(whole, killed)
+    differences = differing_files(whole, killed)
     resumes = _metadata(killed).get("resumes", [])
     return VerifyReport(
         identical=not differences,
+        asked=kills,
         kills=len(kill_steps),
         kill_steps=tuple(kill_steps),
         grades=tuple(str(entry["grade"]) for entry in resumes),
@@ -77,61 +90,84 @@ def verify_resume(
     )
 
 
-def _train_whole(config: TrainConfig, folder: Path, modules: tuple[str, ...]) -> tuple[Path, float]:
-    """(run directory, seconds between its first checkpoint and its end)."""
-    process = _spawn_train(config, folder, modules)
-    run_dir = _wait_for_first_checkpoint(process, folder)
-    begin = time.monotonic()
-    _finish(process)
-    assert run_dir is not None, "a run that ends well has a checkpoint"
-    return run_dir, time.monotonic() - begin
+@dataclass(frozen=True)
+class Length:
+    """How long the whole run was."""
+
+    iterations: int
+    seconds: float
+    """Of one iteration, on average."""
+
+
+def _train_whole(config: TrainConfig, folder: Path, modules: tuple[str, ...]) -> Path:
+    _finish(_spawn_train(config, folder, modules))
+    return _run_in(folder)
 
 
 def _train_killed(
     config: TrainConfig,
     folder: Path,
     kills: int,
-    seconds: float,
+    length: Length,
     rng: random.Random,
     modules: tuple[str, ...],
     say: Callable[[str], None],
 ) -> tuple[Path, list[int]]:
-    process = _spawn_train(config, folder, modules)
-    run_dir = _wait_for_first_checkpoint(process, folder)
-    assert run_dir is not None
     kill_steps: list[int] = []
-    resumes = 0
-    while len(kill_steps) < kills:
-        # Short enough that the run does not end before its last kill, on average.
-        delay = rng.uniform(0.0, 1.5 * seconds / (kills + 1))
-        try:
-            process.wait(delay)
-            break  # finished before the kill
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        step = CheckpointStore(run_dir / CHECKPOINTS, keep=1).steps()[-1]
-        kill_steps.append(step)
-        say(f"kill {len(kill_steps)} after {delay:.2f} s; newest checkpoint at step {step:,}")
-        process = _spawn(["resume", str(run_dir), *_import_flags(modules)])
-        resumes += 1
-        _wait_for_resume(process, run_dir, resumes)
-    _finish(process)
-    return run_dir, kill_steps
+    resume = ["resume", "", *_import_flags(modules)]
+    done = 0
+    while len(kill_steps) < kills and (left := length.iterations - done) > 0:
+        # Early enough that the other kills find iterations too. It stops before the one that was chosen, so it cannot be too fast.
+        chosen = rng.randint(1, max(1, (left - 2) // (kills - len(kill_steps))))
+        stop = {failpoints.ENV_VAR: f"trainer.iteration@{chosen}=stop"}
+        process = _spawn(resume, stop) if kill_steps else _spawn_train(config, folder, modules, stop)
+        if not _stopped(process):
+            _finish(process)
+            return _run_in(folder), kill_steps
+        delay = rng.uniform(0.0, length.seconds) if left - chosen > 5 else 0.0  # near the end, at once
+        process.send_signal(signal.SIGCONT if delay else 0)
+        time.sleep(delay)
+        os.killpg(process.pid, signal.SIGKILL)
+        if process.wait() != -signal.SIGKILL:  # it was faster than on average, and has ended
+            _finish(process)
+            return _run_in(folder), kill_steps
+        process.communicate()
+        run_dir = _run_in(folder)
+        resume[1] = str(run_dir)
+        store = CheckpointStore(run_dir / CHECKPOINTS, keep=1)
+        checkpoint, _ = store.load_latest(["runtime"])
+        done = checkpoint.groups["runtime"]["iterations"]
+        kill_steps.append(checkpoint.info["step"])
+        say(f"kill {len(kill_steps)} after {chosen} iterations; newest checkpoint at step {checkpoint.info['step']:,}")
+    _finish(_spawn(resume) if kill_steps else _spawn_train(config, folder, modules))
+    return _run_in(folder), kill_steps
 
 
-def _spawn_train(config: TrainConfig, folder: Path, modules: tuple[str, ...]) -> subprocess.Popen[str]:
-    folder.mkdir(parents=True)
+def _run_in(folder: Path) -> Path:
+    (run_dir,) = (folder / "runs").iterdir()
+    return run_dir
+
+
+def _stopped(process: subprocess.Popen[str]) -> bool:
+    """Waits until the process has stopped itself, or has ended."""
+    found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return found is not None and found.si_code == os.CLD_STOPPED
+
+
+def _spawn_train(
+    config: TrainConfig, folder: Path, modules: tuple[str, ...], environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "verify.yaml"
     path.write_text(replace(config, output_dir=str(folder / "runs")).to_yaml(), encoding="utf-8")
-    return _spawn(["train", "--config", str(path), *_import_flags(modules)])
+    return _spawn(["train", "--config", str(path), *_import_flags(modules)], environment)
 
 
 def _import_flags(modules: tuple[str, ...]) -> list[str]:
     return [flag for module in modules for flag in ("--import", module)]
 
 
-def _spawn(arguments: list[str]) -> subprocess.Popen[str]:
+def _spawn(arguments: list[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     # A process group of its own, so that environment workers die with the run, as on a real power cut.
     return subprocess.Popen(
         [sys.executable, "-m", "rl_training.cli", *arguments],
@@ -139,25 +175,8 @@ def _spawn(arguments: list[str]) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, **(environment or {})},
     )
-
-
-def _wait_for_first_checkpoint(process: subprocess.Popen[str], folder: Path) -> Path | None:
-    """The run directory, as soon as there is something in it to resume from."""
-    while True:
-        ended = process.poll() is not None
-        for pointer in (folder / "runs").glob(f"*/{CHECKPOINTS}/latest"):
-            return pointer.parent.parent
-        if ended:
-            _finish(process)
-            return None
-        time.sleep(POLL_SECONDS)
-
-
-def _wait_for_resume(process: subprocess.Popen[str], run_dir: Path, resumes: int) -> None:
-    """Until the new process has restored the state, or has ended."""
-    while process.poll() is None and len(_metadata(run_dir).get("resumes", [])) < resumes:
-        time.sleep(POLL_SECONDS)
 
 
 def _finish(process: subprocess.Popen[str]) -> None:
@@ -177,11 +196,3 @@ def _final_state(run_dir: Path) -> Checkpoint:
     if "replay" in checkpoint.groups:
         checkpoint.groups["replay"] = saved_replay(checkpoint)
     return checkpoint
-
-
-def _differing_evaluations(whole: Path, killed: Path) -> list[str]:
-    """The evaluations on the way must be the same ones, each once."""
-    histories = [
-        [(record["step"], record["returns"]) for record in read_lines(run / EVALUATIONS)] for run in (whole, killed)
-    ]
-    return [] if histories[0] == histories[1] else [EVALUATIONS]
