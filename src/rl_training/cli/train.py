@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rl_training.cli.end_card import print_card
-from rl_training.cli.options import TEXT, WHOLE, ConfigOptions, Flag, Group, JsonOption, arg, echo, print_json
+from rl_training.cli.options import TEXT, WHOLE, ConfigOptions, Flag, Group, JsonOption, arg, echo, print_json, say
 from rl_training.cli.seeds import parse_seeds, train_side_by_side, with_seed
 from rl_training.utils.errors import UserError
 
@@ -68,6 +68,8 @@ class Command:
             if not self.output.json:
                 print_result(one, result, self.options.import_modules, alone=len(configs) == 1)
             if result.exit_code:
+                if left := configs[len(results) :]:
+                    say(f"not trained: {', '.join(f'seed {config.config.seed}' for config in left)}")
                 break
         if self.output.json:
             summaries = [{"seed": seed, **summary(result)} for seed, result in results]

@@ -14,6 +14,9 @@ import pytest
 
 from rl_training.cli.main import main
 from rl_training.cli.seeds import parse_seeds
+from rl_training.experiment.config.loader import ResolvedConfig
+from rl_training.experiment.run import runner
+from rl_training.experiment.run.session import TrainResult
 from rl_training.experiment.run.signals import ReceivedSignal
 from rl_training.utils.errors import UserError
 from rl_training.zoo import workers
@@ -72,6 +75,20 @@ def test_options_that_do_not_go_together(
 def test_a_dry_run_shows_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--seeds=0-2", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seed"] == {"value": [0, 1, 2], "origin": "command line"}
+
+
+def test_a_signal_between_seeds_ends_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(source: ResolvedConfig, **options: object) -> TrainResult:
+        reason = "stopped by SIGINT"
+        return TrainResult({"global_step": 9}, None, reason, 130, None, tmp_path / f"run {source.config.seed}")
+
+    monkeypatch.setattr(runner, "start_run", stopped)
+    assert main(["train", "--seeds=4-6"]) == 130
+    output = capsys.readouterr()
+    assert output.err == "not trained: seed 5, seed 6\n"
+    assert output.out.count("resume with:") == 1 and f"resume '{tmp_path}/run 4'" in output.out
 
 
 def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
