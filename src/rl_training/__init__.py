@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rl_training.api.agent import load_agent as load_agent
     from rl_training.api.agent import register_algorithm as register_algorithm
     from rl_training.core import *  # noqa: F403  # the agents, as core.pyi types them
+    from rl_training.envs.check import check_env as check_env
     from rl_training.envs.wrappers import register_wrapper as register_wrapper
     from rl_training.experiment.config.train_config import TrainConfig as TrainConfig
     from rl_training.experiment.proof.conformance import check_algorithm as check_algorithm
@@ -28,6 +29,7 @@ _LAZY = {
     "TrainConfig": "rl_training.experiment.config.train_config",
     "agent_class": "rl_training.api.agent",
     "check_algorithm": "rl_training.experiment.proof.conformance",
+    "check_env": "rl_training.envs.check",
     "load_agent": "rl_training.api.agent",
     "register_algorithm": "rl_training.api.agent",
     "register_encoder": "rl_training.policies.encoder_registry",

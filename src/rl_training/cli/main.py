@@ -36,6 +36,7 @@ COMMANDS = {
         "rl_training.cli.check_algorithm",
         "put an algorithm, also one of your own, through the conformance suite",
     ),
+    "check-env": ("rl_training.cli.check_env", "check an environment, also one of your own, and say what to mend"),
     "doctor": ("rl_training.cli.doctor", "show what is installed and what is wrong, with the fix"),
 }
 
