@@ -87,7 +87,7 @@ def _train(folder: Path, algo: str, hyperparams: dict[str, int]) -> Path:
     if len(steps) > 1:
         shutil.rmtree(steps[-1])
         for pointer in ("latest", "best"):
-            (run_dir / "checkpoints" / pointer).write_text(f"{steps[0].name}\n")
+            (run_dir / "checkpoints" / pointer).write_text(f"{steps[-2].name}\n")
     return run_dir
 
 
@@ -121,7 +121,7 @@ def _fuzz_state(rng: random.Random, run: Path) -> None:
             name = rng.choice([*groups, *(key for key in groups if key in ("runtime", "replay", "rows"))])
             groups[name] = mutate_tree(groups[name], rng, arrays=True)
             write_checkpoint(sound.path, groups, info)
-    except (AxiomError, UnicodeError):  # not every odd value can be saved
+    except (AxiomError, UnicodeError, RuntimeError):  # not every odd value can be saved
         _fuzz_checkpoint_bytes(rng, run)
 
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Check, Range, as_yaml, conditions, idle_fields
 from rl_training.utils.printable import quoted
+from rl_training.utils.safe_files import MAX_INT
 
 show = quoted
 T = TypeVar("T")
@@ -236,6 +237,8 @@ def _coerce(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...] = ())
 def _coerce_scalar(value: Any, annotation: Any, key: str) -> Any:
     is_bool = isinstance(value, bool)  # an int to Python, but not to a reader of `num_envs: true`
     if annotation is int and isinstance(value, numbers.Integral) and not is_bool:
+        if not -MAX_INT <= value <= MAX_INT:
+            raise FieldError(key, f"must fit 64 bits, got {quoted(int(value))}")
         return int(value)
     if annotation is float and isinstance(value, numbers.Real) and not is_bool:
         try:
