@@ -14,7 +14,7 @@ help:
 	@echo "make pages     write the generated files anew: config keys, algorithms, tables of results, type stubs"
 	@echo "make bench     speed beside other libraries, each in a virtual environment under .bench (hours)"
 	@echo "make bench-quick  the same against Stable-Baselines3 alone, in a few minutes"
-	@echo "make torture   kill-and-resume tests in full counts (about half an hour)"
+	@echo "make torture   kill-and-resume tests and fuzzed files in full counts (about an hour)"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -60,7 +60,7 @@ pages: dev schema
 	$(BIN)/python scripts/make_agent_stubs.py
 
 torture: dev
-	$(BIN)/python -m pytest -m torture tests/faults -v
+	$(BIN)/python -m pytest -m torture tests/faults tests/fuzz -v
 
 # BENCH passes options on, e.g. make bench BENCH="--cases ppo-cartpole --rounds 3".
 bench: dev
