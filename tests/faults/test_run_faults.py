@@ -1,5 +1,6 @@
 """What a run does when the world misbehaves: signals, a full disk, NaN, folders that cannot be written."""
 
+import errno
 import json
 import os
 import signal
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from rl_training import PPO
 from rl_training.experiment.checkpoint.store import CheckpointStore
+from rl_training.runtime.callbacks import Callback
 from rl_training.utils import failpoints
+from rl_training.utils.errors import WriteError
 
 SMALL = [
     "--total-timesteps=10000000",
@@ -173,6 +177,26 @@ def test_disk_full_is_reported_and_the_last_good_checkpoint_stays(tmp_path):
     checkpoint, messages = CheckpointStore(run_dir / "checkpoints", keep=1).load_latest()
     assert messages == []
     assert checkpoint.info["step"] >= 64
+    metadata = json.loads((run_dir / "metadata.json").read_text())
+    assert metadata["status"] == "failed" and "disk full" in metadata["stop_reason"]
+
+
+def test_a_disk_without_room_for_a_new_file_still_takes_the_last_word(tmp_path, monkeypatch):
+    def full(path, flags, *args, **options):
+        if flags & os.O_CREAT and str(path).startswith(str(tmp_path)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path, flags, *args, **options)
+
+    class FillTheDisk(Callback):
+        def on_iteration_end(self, trainer) -> None:
+            monkeypatch.setattr(os, "open", full)
+
+    real = os.open
+    settings = {"num_steps": 32, "checkpoint": {"every": 64}, "evaluation": {"every": 0}, "num_envs": 2}
+    agent = PPO("CartPole-v1", output_dir=str(tmp_path), logging={"console": "off"}, **settings)
+    with pytest.raises(WriteError, match="disk full"):
+        agent.learn(1_000, callbacks=[FillTheDisk()])
+    (run_dir,) = tmp_path.iterdir()
     metadata = json.loads((run_dir / "metadata.json").read_text())
     assert metadata["status"] == "failed" and "disk full" in metadata["stop_reason"]
 

@@ -26,7 +26,7 @@ from rl_training.experiment.proof.folders import differing_files
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 ERRORS = {"enospc": errno.ENOSPC, "eio": errno.EIO, "erofs": errno.EROFS}
-TAKES_SPACE = ("open", "write", "mkdir", "fsync", "ftruncate", "posix_fallocate", "rename", "replace")
+TAKES_SPACE = ("open", "write", "pwrite", "mkdir", "fsync", "ftruncate", "posix_fallocate", "rename", "replace")
 """The calls that a full disk refuses; removing something always works."""
 SECONDS = 120
 """A run that takes longer hangs."""
@@ -70,7 +70,7 @@ class Disturbance:
     """Counts the calls that change something below `root`, and disturbs the `at`-th. `at` 0 only counts."""
 
     PATHS = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace")
-    DESCRIPTORS = ("write", "fsync", "ftruncate", "posix_fallocate")
+    DESCRIPTORS = ("write", "pwrite", "fsync", "ftruncate", "posix_fallocate")
 
     def __init__(self, root: Path, action: str, at: int):
         self.root, self.action, self.at, self.count = f"{root}/", action, at, 0

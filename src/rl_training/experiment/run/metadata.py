@@ -15,7 +15,7 @@ from typing import Any
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.run_dir import METADATA, strict_json, write_atomically
 from rl_training.experiment.versions import versions
-from rl_training.utils.disk import set_aside, writing
+from rl_training.utils.disk import overwrite_file, set_aside, writing
 from rl_training.utils.errors import UserError
 from rl_training.utils.safe_files import read_json
 from rl_training.utils.system import cpu_name
@@ -80,7 +80,7 @@ class RunMetadata:
 
     def check_unchanged(self) -> None:
         """UserError if another process has continued the run since this one wrote last."""
-        if len(RunMetadata.load(self.path.parent).values.get("resumes", [])) != len(self.values["resumes"]):
+        if len(RunMetadata.load(self.path.parent).values.get("resumes", [])) != len(self.values.get("resumes", [])):
             raise UserError(
                 f"another process has continued {self.path.parent} meanwhile, and this agent does not know what it learned. "
                 f"Load it: load_agent({str(self.path.parent)!r})"
@@ -100,7 +100,15 @@ class RunMetadata:
         self.update(status="running", stop_reason=None, resumes=[*self.values.get("resumes", []), entry])
 
     def write(self) -> None:
-        write_atomically(self.path, json.dumps(strict_json(self.values), indent=2, allow_nan=False) + "\n")
+        write_atomically(self.path, self._text())
+
+    def overwrite(self) -> None:
+        """The same without a new file, where the disk has no room for one."""
+        with writing(self.path):
+            overwrite_file(self.path, self._text())
+
+    def _text(self) -> str:
+        return json.dumps(strict_json(self.values), indent=2, allow_nan=False) + "\n"
 
 
 def utc_now() -> str:

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.utils.disk import FULL, append, replace_file, write_failure, writing
-from rl_training.utils.errors import UserError
+from rl_training.utils.disk import FULL, append, replace_file, writing
+from rl_training.utils.errors import UserError, WriteError
 from rl_training.utils.json_lines import JsonLines
 
 if TYPE_CHECKING:  # readers of run folders start without gymnasium, which the config brings along
@@ -32,7 +32,9 @@ def make_run_dir(cfg: TrainConfig) -> Path:
         replace_file(path / CONFIG, cfg.to_yaml().encode())
     except OSError as error:
         if error.errno in FULL:
-            raise write_failure(path, error) from error
+            raise WriteError(
+                f"disk full while making the run folder {path}. Free some space, or choose another disk: --output-dir PATH"
+            ) from error
         raise UserError(
             f"cannot write to the output folder {cfg.output_dir}: {error.strerror}. "
             "Choose another one: --output-dir PATH"

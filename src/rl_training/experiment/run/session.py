@@ -46,7 +46,7 @@ from rl_training.runtime.callbacks import (
 )
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
 from rl_training.runtime.step_infos import LogInfos
-from rl_training.utils.errors import AxiomError, NonFiniteError
+from rl_training.utils.errors import AxiomError, NonFiniteError, WriteError
 
 VERSIONS = "versions"
 """In a checkpoint's info: what it was computed with."""
@@ -217,7 +217,11 @@ class TrainingSession:
                 if isinstance(error, NonFiniteError):
                     self._save_crash(error)
             with suppress(AxiomError):
-                self._record_end(status, reason)
+                try:
+                    self._record_end(status, reason)
+                except WriteError:
+                    if self.metadata is not None:
+                        self.metadata.overwrite()
             raise
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
