@@ -42,6 +42,7 @@ from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import build_algorithm, complete_config
 from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.env_source import NO_ENV, EnvSource, check_fits
+from rl_training.experiment.run.memory import check_buffers
 from rl_training.experiment.run.run_dir import make_run_dir
 from rl_training.experiment.run.runner import forget_envs, open_checkpoint
 from rl_training.experiment.run.session import TrainingSession, TrainResult
@@ -93,6 +94,7 @@ class Agent:
         self._setup(config, source, write_run=write_run)
         self._envs = source.training_envs(self.config)
         self._build(Spaces.of(source.dataset if self._envs is None else self._envs))
+        check_buffers(self.config, self._hyperparams, self._spaces, self._device)
 
     def _setup(self, config: TrainConfig, source: EnvSource, *, write_run: bool) -> None:
         self.config, self._hyperparams = complete_config(config)
@@ -150,6 +152,7 @@ class Agent:
         if self._session is not None:
             self._session.extend(self.config, callbacks)
             return self._session
+        check_buffers(self.config, self._hyperparams, self._spaces, self._device)
         session = TrainingSession(
             self.config,
             self.algorithm,

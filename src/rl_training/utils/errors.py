@@ -61,5 +61,9 @@ class LearnerError(AxiomError):
     """The process that learns beside the collecting one died."""
 
 
+class OutOfMemoryError(AxiomError):
+    """The machine has not the memory that a run needs."""
+
+
 class NonFiniteError(AxiomError):
     """A loss became NaN or infinite; nothing was applied to the weights."""

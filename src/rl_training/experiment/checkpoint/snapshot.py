@@ -18,9 +18,11 @@ from rl_training.experiment.checkpoint.schema import check_algorithm, check_repl
 from rl_training.experiment.checkpoint.store import Checkpoint
 from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.policies.policy import Policy
 from rl_training.policies.spec import PolicySpec
 from rl_training.runtime.trainer import BaseTrainer, OffPolicyTrainer
 from rl_training.utils.errors import AxiomError, CheckpointError, ConfigError, UserError
+from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.printable import quoted
 from rl_training.utils.spaces import space_from_tree, space_to_tree
 
@@ -101,24 +103,26 @@ def spaces_of(checkpoint: Checkpoint) -> Spaces:
     return Spaces(space_from_tree(policy["observation_space"]), space_from_tree(policy["action_space"]))
 
 
-def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, hyperparams: Any, env_spaces: Spaces) -> None:
-    """Compares the saved weights with the policy that config and spaces describe, before any memory is taken for it.
+def meta_policy(config: TrainConfig, hyperparams: Any, env_spaces: Spaces) -> Policy:
+    """The policy that config and spaces describe, on torch's meta device: it has shapes and no numbers, and costs nothing, however
+    absurd its sizes."""
+    with torch.device("meta"), preserved_global_rng():
+        spec = PolicySpec(
+            env_spaces.observation,
+            env_spaces.action,
+            config.policy,
+            normalize_observations=config.env.normalize_observations,
+            normalize_rewards=config.env.normalize_rewards,
+        )
+        policy: Policy = registry.load(config.algo).make_policy(spec, hyperparams)
+        return policy
 
-    Built on torch's meta device, a policy costs nothing, however absurd the sizes a hand-made checkpoint asks for.
-    """
-    algorithm_class = registry.load(config.algo)
-    algorithm_class.check_spaces(env_spaces.observation, env_spaces.action)
+
+def check_policy_fits(checkpoint: Checkpoint, config: TrainConfig, hyperparams: Any, env_spaces: Spaces) -> None:
+    """Compares the saved weights with the policy that config and spaces describe, before any memory is taken for it."""
+    registry.load(config.algo).check_spaces(env_spaces.observation, env_spaces.action)
     try:
-        with torch.device("meta"):
-            spec = PolicySpec(
-                env_spaces.observation,
-                env_spaces.action,
-                config.policy,
-                normalize_observations=config.env.normalize_observations,
-                normalize_rewards=config.env.normalize_rewards,
-            )
-            policy = algorithm_class.make_policy(spec, hyperparams)
-        check_weights(policy, checkpoint.groups["policy"]["weights"])
+        check_weights(meta_policy(config, hyperparams, env_spaces), checkpoint.groups["policy"]["weights"])
     except Exception as error:  # whatever a hand-made checkpoint can provoke while a policy is built from it
         raise CheckpointError(f"checkpoint {checkpoint.path} does not fit its own config: {error}") from error
 

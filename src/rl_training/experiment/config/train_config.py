@@ -152,7 +152,7 @@ class TrainConfig:
     off-policy ones and for an environment object given in Python."""
     device: Annotated[str, Check(_device_problem)] = "auto"
     """Where the networks live: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`."""
-    num_threads: Annotated[int, Range(ge=1)] = 1
+    num_threads: Annotated[int, Range(ge=1, le=256)] = 1
     """PyTorch's CPU threads; a fixed number, so that a run repeats bit for bit."""
     execution: Literal["auto", "eager", "recorded"] = "auto"
     """How updates and acting run. `eager`: as the code is written, with breakpoints, prints and hooks. `recorded`: recorded once

@@ -20,10 +20,12 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import ReplaySource
 from rl_training.envs.contract import EnvStepper
 from rl_training.experiment import registry
+from rl_training.experiment.checkpoint.snapshot import Spaces
 from rl_training.experiment.config.loader import ResolvedConfig, build_dataclass, preset_names
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.env_source import EnvSource
+from rl_training.experiment.run.memory import check_environments, check_networks, memory_named
 from rl_training.policies.policy_config import PolicyConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.collector import ReplayCollector
@@ -56,6 +58,7 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
             f"{error}\nThat setting was written for another algorithm. Start from a config for {config.algo} instead"
             + (f", such as the presets {', '.join(presets)}." if presets else ".")
         ) from error
+    check_environments(config)
     algorithm_class.check_config(hyperparams, config.num_envs)
     if config.overlap:
         _check_overlap(config, algorithm_class, locate("overlap"))
@@ -113,7 +116,9 @@ def build_algorithm(
     if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
         name = registry.algorithm_info(config.algo).name
         raise ConfigError(f"env.normalize_rewards is not for {name}: rewards in its replay buffer would change scale.")
-    return _algorithm_maker(algorithm_class, config, hyperparams, observation_space, action_space, device=device)()
+    check_networks(config, hyperparams, Spaces(observation_space, action_space), device)
+    with memory_named("the networks were made"):
+        return _algorithm_maker(algorithm_class, config, hyperparams, observation_space, action_space, device=device)()
 
 
 def _check_policy(config: TrainConfig, action_space: spaces.Space[Any]) -> None:
@@ -166,7 +171,8 @@ def build_trainer(
 ) -> BaseTrainer:
     """The training loop the registry names for this algorithm. `scratch` is a folder for data that need not outlive the run."""
     kind = registry.algorithm_info(config.algo).trainer
-    return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
+    with memory_named("the buffers were made"):
+        return _TRAINERS[kind](_Parts(config, algorithm, envs, env_source, callbacks, scratch))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from rl_training.experiment.run.changes import (
 from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.env_source import EnvSource
 from rl_training.experiment.run.lock import RunLock
+from rl_training.experiment.run.memory import check_buffers
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference, save_reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, METADATA, make_run_dir, write_atomically
@@ -144,6 +145,7 @@ def _run(
                 )
             check_policy_fits(checkpoint, config, hyperparams, spaces)
         algorithm = build_algorithm(config, hyperparams, spaces.observation, spaces.action, device)
+        check_buffers(config, hyperparams, spaces, device)
         # Only now, when the config has proved to be runnable, is anything written.
         resumed_in_place = run_dir is not None
         if run_dir is None:

@@ -31,6 +31,7 @@ from rl_training.experiment.run.changes import Change
 from rl_training.experiment.run.env_source import EnvSource
 from rl_training.experiment.run.lock import RunLock
 from rl_training.experiment.run.logging import MetricReader, RunLogger
+from rl_training.experiment.run.memory import memory_named
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference
 from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRATCH, write_atomically
@@ -197,7 +198,8 @@ class TrainingSession:
         """Runs the training loop with signals, threads and failures taken care of."""
         try:
             with _torch_settings(self.config), stop_on_signals(self._interrupt) as received, self._failure_recorded():
-                self.trainer.train()
+                with memory_named("the run was training"):
+                    self.trainer.train()
                 self._record_end("interrupted" if received.number else "completed", self.trainer.stop_reason)
         finally:
             if self._lock is not None:
