@@ -237,9 +237,10 @@ def _coerce(value: Any, annotation: Any, key: str, rules: tuple[Rule, ...] = ())
 def _coerce_scalar(value: Any, annotation: Any, key: str) -> Any:
     is_bool = isinstance(value, bool)  # an int to Python, but not to a reader of `num_envs: true`
     if annotation is int and isinstance(value, numbers.Integral) and not is_bool:
-        if not -MAX_INT <= value <= MAX_INT:
-            raise FieldError(key, f"must fit 64 bits, got {quoted(int(value))}")
-        return int(value)
+        whole = int(value)
+        if not -MAX_INT <= whole <= MAX_INT:
+            raise FieldError(key, f"must fit 64 bits, got {quoted(whole)}")
+        return whole
     if annotation is float and isinstance(value, numbers.Real) and not is_bool:
         try:
             number = float(value)

@@ -20,24 +20,28 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_ring import TERMINATED, TRUNCATED
+from rl_training.experiment.checkpoint.values import (
+    MAX_WORD,
+    described,
+    fit_array,
+    fit_keys,
+    fit_number,
+    fit_rows,
+    fit_whole,
+    require,
+    shape_text,
+)
 from rl_training.runtime.trainer import BaseTrainer, CollectingTrainer, OffPolicyTrainer
-from rl_training.utils.errors import CheckpointError
 from rl_training.utils.printable import quoted
 from rl_training.utils.safe_files import MAX_INT
 from rl_training.utils.spaces import ActionAdapter
 
 MAX_COUNT: Final = MAX_INT // 2
 """Largest counter: sums of two still fit 64 bits."""
-MAX_WORD: Final = 2**128
-"""Size of the largest integer in the state of a random generator."""
 _TWISTER_WORDS: Final = 624
 
 Rule = Callable[[Any, Any, str, int], None]
 """(found, expected, path, number of environments that were saved)."""
-
-
-class Misfit(CheckpointError):
-    """A saved state of another form than the run's."""
 
 
 def check_algorithm(saved: Any, algorithm: Algorithm[Any, Any]) -> None:
@@ -56,34 +60,34 @@ def check_runtime(saved: Any, trainer: BaseTrainer) -> None:
         envs = saved["collector"]["envs"]
         if (envs["envs"] or {}).get("kind") != "replay":
             envs["envs"] = None  # all environments in one state, of another number of them: fresh episodes
-    _require(saved["previous_step"] <= saved["global_step"], "runtime.previous_step", "is beyond global_step")
+    require(saved["previous_step"] <= saved["global_step"], "runtime.previous_step", "is beyond global_step")
     if isinstance(trainer, OffPolicyTrainer):
         config = trainer.algorithm.config
         most = config.gradient_steps * (trainer.num_envs // config.train_frequency + 1)
-        _require(0 <= saved["due"] <= most, "runtime.due", f"must be 0 to {most:,} updates, got {quoted(saved['due'])}")
+        require(0 <= saved["due"] <= most, "runtime.due", f"must be 0 to {most:,} updates, got {quoted(saved['due'])}")
 
 
 def check_replay(saved: Any, buffer: ReplayBuffer, adapter: ActionAdapter) -> None:
     """Compares a saved replay buffer, its head and all its rows, with an empty one; bounds belong to what is there."""
-    _dict_of(saved, ("head", "rows"), "replay")
+    fit_keys(saved, ("head", "rows"), "replay")
     head, rows = saved["head"], saved["rows"]
     _fit(head, buffer.head_state(), "replay.head", 0)
     _ended(head["last_flags"], head["last_final_obs"], "replay.head.last_final_obs")
     if head["priorities"] is not None:
         leaves, largest = head["priorities"]["leaves"], head["priorities"]["max"]
         sound = bool(np.isfinite(leaves).all() and (leaves >= 0).all()) and math.isfinite(largest) and largest > 0
-        _require(sound, "replay.head.priorities", "must be finite and not negative")
-    _require(isinstance(rows, list), "replay.rows", f"expected a list, got {_described(rows)}")
+        require(sound, "replay.head.priorities", "must be finite and not negative")
+    require(isinstance(rows, list), "replay.rows", f"expected a list, got {described(rows)}")
     empty = buffer.export_rows(buffer.counts, buffer.counts)
     for number, part in enumerate(rows):
         path = f"replay.rows.{number}"
         _fit(part, empty, path, 0)
         start, stop = part["start"], part["stop"]
         sound = bool((start >= 0).all() and (stop >= start).all() and (stop <= MAX_COUNT).all())
-        _require(sound, path, "its steps must be from 0 on, and not end before they start")
+        require(sound, path, "its steps must be from 0 on, and not end before they start")
         count = int((stop - start).sum())
         for key in ("obs", "actions", "rewards", "ages", "flags"):
-            _each_row(part[key], count, f"{path}.{key}")
+            fit_rows(part[key], count, f"{path}.{key}")
         _actions(part["actions"], adapter, f"{path}.actions")
         _ended(part["flags"], part["final_obs"], f"{path}.final_obs")
         _ended(part["flags_before"], part["final_obs_before"], f"{path}.final_obs_before")
@@ -95,173 +99,151 @@ def _fit(found: Any, expected: Any, path: str, saved_envs: int) -> None:
     if rule is not None:
         rule(found, expected, path, saved_envs)
     elif isinstance(expected, Mapping):
-        _require(isinstance(found, dict), path, f"expected a mapping, got {_described(found)}")
+        require(isinstance(found, dict), path, f"expected a mapping, got {described(found)}")
         for key in expected.keys() & found.keys():
             _fit(found[key], expected[key], f"{path}.{key}", saved_envs)
     elif isinstance(expected, list | tuple):
-        _require(
+        require(
             type(found) is type(expected) and len(found) == (len(expected) or len(found)),
             path,
-            f"expected {len(expected)} values in a {type(expected).__name__}, got {_described(found)}",
+            f"expected {len(expected)} values in a {type(expected).__name__}, got {described(found)}",
         )
         for index, value in enumerate(expected):
             _fit(found[index], value, f"{path}.{index}", saved_envs)
     elif isinstance(expected, Tensor | np.ndarray):
-        _array(found, expected, path, tuple(expected.shape))
+        fit_array(found, expected, path, tuple(expected.shape))
     elif isinstance(expected, str):
-        _require(found == expected, path, f"expected {expected!r}, got {quoted(found)}")
-    elif isinstance(expected, bool) or expected is None:
-        _require(type(found) is type(expected), path, f"expected {_described(expected)}, got {_described(found)}")
+        require(found == expected, path, f"expected {expected!r}, got {quoted(found)}")
+    elif isinstance(expected, bool):
+        require(isinstance(found, bool), path, f"expected true or false, got {described(found)}")
+    elif expected is None:
+        return  # nothing yet, in a part that has no rule: what loads it says what it may be
     elif isinstance(expected, int):
-        _whole(found, path, -MAX_WORD, MAX_WORD)
+        fit_whole(found, path, -MAX_WORD, MAX_WORD)
     else:
-        _number(found, expected, path, saved_envs)
-
-
-def _array(found: Any, expected: Tensor | np.ndarray, path: str, shape: tuple[int | None, ...]) -> None:
-    """The same kind and dtype; None in `shape` stands for any length."""
-    same_kind = isinstance(found, Tensor) if isinstance(expected, Tensor) else isinstance(found, np.ndarray)
-    fits = (
-        same_kind
-        and found.dtype == expected.dtype
-        and len(found.shape) == len(shape)
-        and all(wanted is None or size == wanted for size, wanted in zip(found.shape, shape))
-    )
-    _require(fits, path, f"expected {expected.dtype} {_shape_text(shape)}, got {_described(found)}")
+        fit_number(found, expected, path, saved_envs)
 
 
 # Rules: what may stand where a running training differs from a fresh one ------------------------------------------------
 
 
-def _number(found: Any, expected: Any, path: str, _: int) -> None:
-    _require(
-        isinstance(found, int | float) and not isinstance(found, bool), path, f"expected a number, got {quoted(found)}"
-    )
-    _require(isinstance(found, float) or abs(found) <= MAX_WORD, path, "is too large")
-
-
-def _whole(found: Any, path: str, low: int, high: int) -> None:
-    fits = isinstance(found, int) and not isinstance(found, bool) and low <= found <= high
-    _require(fits, path, f"expected a whole number within its range, got {quoted(found)}")
-
-
 def _count(found: Any, expected: Any, path: str, _: int) -> None:
-    _whole(found, path, 0, MAX_COUNT)
+    fit_whole(found, path, 0, MAX_COUNT)
 
 
 def _place(found: Any, expected: Any, path: str, _: int) -> None:
     """A step, or a mark that there was none yet."""
     if found is not None:
-        _whole(found, path, -1, MAX_COUNT)
+        fit_whole(found, path, -1, MAX_COUNT)
 
 
 def _places(found: Any, expected: Any, path: str, _: int) -> None:
     """Steps by the names of a run's own files, and of no others."""
-    _dict_of(found, expected, path)
+    fit_keys(found, expected, path)
     for name, place in found.items():
         _place(place, 0, f"{path}.{name}", 0)
 
 
 def _seconds(found: Any, expected: Any, path: str, _: int) -> None:
-    _number(found, expected, path, 0)
-    _require(math.isfinite(found) and found >= 0, path, f"expected seconds, got {quoted(found)}")
+    fit_number(found, expected, path, 0)
+    require(math.isfinite(found) and found >= 0, path, f"expected seconds, got {quoted(found)}")
 
 
 def _optional_number(found: Any, expected: Any, path: str, _: int) -> None:
     if found is not None:
-        _number(found, expected, path, 0)
+        fit_number(found, expected, path, 0)
 
 
 def _numbers(found: Any, expected: Any, path: str, _: int) -> None:
-    _require(isinstance(found, list), path, f"expected a list of numbers, got {_described(found)}")
+    require(isinstance(found, list), path, f"expected a list of numbers, got {described(found)}")
     for index, item in enumerate(found):
-        _number(item, 0.0, f"{path}.{index}", 0)
+        fit_number(item, 0.0, f"{path}.{index}", 0)
 
 
 def _counts(found: Any, expected: Any, path: str, _: int) -> None:
-    _require(isinstance(found, list), path, f"expected a list of whole numbers, got {_described(found)}")
+    require(isinstance(found, list), path, f"expected a list of whole numbers, got {described(found)}")
     for index, item in enumerate(found):
         _count(item, 0, f"{path}.{index}", 0)
 
 
 def _scalars(found: Any, expected: Any, path: str, _: int) -> None:
     """Metrics by name, which appear with the first update."""
-    _require(isinstance(found, dict), path, f"expected metrics by name, got {_described(found)}")
+    require(isinstance(found, dict), path, f"expected metrics by name, got {described(found)}")
     for name, value in found.items():
-        _array(value, torch.zeros(()), f"{path}.{name}", ())
+        fit_array(value, torch.zeros(()), f"{path}.{name}", ())
 
 
 def _random_bytes(found: Any, expected: Any, path: str, _: int) -> None:
     """A generator's state; whether it is one, the generator itself says."""
-    _array(found, torch.zeros(0, dtype=torch.uint8), path, (None,))
+    fit_array(found, torch.zeros(0, dtype=torch.uint8), path, (None,))
 
 
 def _list_of_random_bytes(found: Any, expected: Any, path: str, _: int) -> None:
-    _require(isinstance(found, list), path, f"expected a list, got {_described(found)}")
+    require(isinstance(found, list), path, f"expected a list, got {described(found)}")
     for index, item in enumerate(found):
         _random_bytes(item, None, f"{path}.{index}", 0)
 
 
 def _position(found: Any, expected: Any, path: str, _: int) -> None:
     """NumPy does not look at it, and would read beyond the generator's memory."""
-    _whole(found, path, 0, _TWISTER_WORDS)
+    fit_whole(found, path, 0, _TWISTER_WORDS)
 
 
 def _per_env(found: Any, expected: Any, path: str, saved_envs: int) -> None:
     """One row for each environment that was saved, which need not be as many as there are now."""
     if isinstance(expected, Mapping):
-        _dict_of(found, expected, path)
+        fit_keys(found, expected, path)
         for key, value in expected.items():
             _per_env(found[key], value, f"{path}.{key}", saved_envs)
     elif isinstance(expected, list | tuple):
-        _require(
+        require(
             type(found) is type(expected) and len(found) == len(expected),
             path,
-            f"expected {_described(expected)}, got {_described(found)}",
+            f"expected {described(expected)}, got {described(found)}",
         )
         for index, value in enumerate(expected):
             _per_env(found[index], value, f"{path}.{index}", saved_envs)
     elif expected is None:
-        _require(found is None, path, f"expected nothing, got {_described(found)}")
+        require(found is None, path, f"expected nothing, got {described(found)}")
     else:
-        _array(found, expected, path, (saved_envs, *expected.shape[1:]))
+        fit_array(found, expected, path, (saved_envs, *expected.shape[1:]))
 
 
 def _optional_per_env(found: Any, expected: Any, path: str, saved_envs: int) -> None:
     """Floats for each environment, from the first step on."""
     if found is not None:
         fits = isinstance(found, Tensor) and found.is_floating_point() and found.ndim >= 1
-        _require(fits, path, f"expected numbers for each environment, got {_described(found)}")
-        _require(not saved_envs or len(found) == saved_envs, path, f"expected {saved_envs} rows, got {len(found)}")
+        require(fits, path, f"expected numbers for each environment, got {described(found)}")
+        require(not saved_envs or len(found) == saved_envs, path, f"expected {saved_envs} rows, got {len(found)}")
 
 
 def _observations(found: Any, expected: Any, path: str, saved_envs: int) -> None:
     """As environments give them, which need not have the exact dtype of their space."""
     if isinstance(expected, Mapping):
-        _dict_of(found, expected, path)
+        fit_keys(found, expected, path)
         for key, value in expected.items():
             _observations(found[key], value, f"{path}.{key}", saved_envs)
     elif expected is not None:
         shape = (saved_envs, *expected.shape[1:])
         fits = isinstance(found, np.ndarray) and found.shape == shape and found.dtype.kind in "biuf"
-        _require(fits, path, f"expected {expected.dtype} {_shape_text(shape)}, got {_described(found)}")
+        require(fits, path, f"expected {expected.dtype} {shape_text(shape)}, got {described(found)}")
 
 
 def _environments(found: Any, expected: Any, path: str, saved_envs: int) -> None:
     """Whatever the environments export, which restoring them verifies; but for what could break later, or read foreign memory."""
-    _require(found is None or isinstance(found, dict), path, f"expected a mapping, got {_described(found)}")
+    require(found is None or isinstance(found, dict), path, f"expected a mapping, got {described(found)}")
     _check_generators(found, path)
     states = found.get("envs") if isinstance(found, dict) and found.get("kind") == "replay" else None
     for index, state in enumerate(states if isinstance(states, list) else []):
         where = f"{path}.envs.{index}"
         if state is None:
             continue
-        _require(isinstance(state, dict), where, f"expected an environment's state, got {_described(state)}")
-        _number(state.get("return"), 0.0, f"{where}.return", 0)
-        _require(isinstance(state.get("done"), bool), f"{where}.done", "expected true or false")
+        require(isinstance(state, dict), where, f"expected an environment's state, got {described(state)}")
+        fit_number(state.get("return"), 0.0, f"{where}.return", 0)
+        require(isinstance(state.get("done"), bool), f"{where}.done", "expected true or false")
         _counts(state.get("elapsed", []), [], f"{where}.elapsed", 0)
         actions = state.get("actions")
-        _require(actions is None or isinstance(actions, np.ndarray), f"{where}.actions", "expected an array")
+        require(actions is None or isinstance(actions, np.ndarray), f"{where}.actions", "expected an array")
 
 
 def _check_generators(tree: Any, path: str) -> None:
@@ -278,22 +260,22 @@ def _check_generators(tree: Any, path: str) -> None:
 
 def _callbacks(found: Any, expected: Any, path: str, saved_envs: int) -> None:
     """Callbacks that are new start fresh, those that are gone are forgotten; a key that is new in ours may be missing."""
-    _require(isinstance(found, dict), path, f"expected a state for each callback, got {_described(found)}")
+    require(isinstance(found, dict), path, f"expected a state for each callback, got {described(found)}")
     for name in expected.keys() & found.keys():
         state = found[name]
-        _require(isinstance(state, dict), f"{path}.{name}", f"expected a mapping, got {_described(state)}")
+        require(isinstance(state, dict), f"{path}.{name}", f"expected a mapping, got {described(state)}")
         for key in expected[name].keys() & state.keys():
             _fit(state[key], expected[name][key], f"{path}.{name}.{key}", saved_envs)
 
 
 def _named_numbers(found: Any, expected: Any, path: str, _: int) -> None:
-    _require(isinstance(found, dict), path, f"expected numbers by name, got {_described(found)}")
+    require(isinstance(found, dict), path, f"expected numbers by name, got {described(found)}")
     for key, value in found.items():
         _optional_number(value, 0.0, f"{path}.{key}", 0)
 
 
 def _optional_text(found: Any, expected: Any, path: str, _: int) -> None:
-    _require(found is None or isinstance(found, str), path, f"expected text, got {_described(found)}")
+    require(found is None or isinstance(found, str), path, f"expected text, got {described(found)}")
 
 
 def _checked_by_its_reader(found: Any, expected: Any, path: str, _: int) -> None:
@@ -304,26 +286,26 @@ def _rollout(found: Any, expected: Any, path: str, _: int) -> None:
     """A rollout that waits to be learned from: all of its parts are as long as its rewards."""
     if found is None:
         return
-    _require(isinstance(found, dict), path, f"expected a rollout, got {_described(found)}")
+    require(isinstance(found, dict), path, f"expected a rollout, got {described(found)}")
     rewards, index = found.get("rewards"), found.get("final_index")
-    _require(isinstance(rewards, Tensor) and rewards.ndim == 2, f"{path}.rewards", f"got {_described(rewards)}")
+    require(isinstance(rewards, Tensor) and rewards.ndim == 2, f"{path}.rewards", f"got {described(rewards)}")
     if index is not None:
         fits = isinstance(index, Tensor) and index.ndim == 1 and index.dtype == torch.int64
         fits = fits and (not len(index) or (int(index.min()) >= 0 and int(index.max()) < rewards.numel()))
-        _require(fits, f"{path}.final_index", "must be places in the rollout")
-        _each_row(found.get("final_obs"), len(index), f"{path}.final_obs")
+        require(fits, f"{path}.final_index", "must be places in the rollout")
+        fit_rows(found.get("final_obs"), len(index), f"{path}.final_obs")
 
 
 def _rows(found: Any, expected: Any, path: str, _: int) -> None:
     """Stored steps: as many as there are, each of the buffer's own form."""
     if isinstance(expected, Mapping):
-        _dict_of(found, expected, path)
+        fit_keys(found, expected, path)
         for key, value in expected.items():
             _rows(found[key], value, f"{path}.{key}", 0)
     elif expected is None:
-        _require(found is None, path, f"expected nothing, got {_described(found)}")
+        require(found is None, path, f"expected nothing, got {described(found)}")
     else:
-        _array(found, expected, path, (None, *expected.shape[1:]))
+        fit_array(found, expected, path, (None, *expected.shape[1:]))
 
 
 _RULES: dict[str, Rule] = {
@@ -403,43 +385,14 @@ def _saved_envs(saved: Any) -> int:
     return len(found) if isinstance(found, np.ndarray) and found.ndim == 1 else 0
 
 
-def _dict_of(found: Any, keys: Any, path: str) -> None:
-    _require(isinstance(found, dict), path, f"expected a mapping, got {_described(found)}")
-    different = sorted(map(str, set(keys) ^ set(found)))
-    _require(not different, path, f"has other keys than expected: {quoted(different)}")
-
-
-def _each_row(tree: Any, count: int, path: str) -> None:
-    """Every array in `tree` has `count` rows."""
-    for array in tree.values() if isinstance(tree, dict) else [tree]:
-        if array is not None:
-            rows = len(array) if isinstance(array, Tensor | np.ndarray) and array.ndim else None
-            _require(rows == count, path, f"expected {count:,} rows, got {_described(array)}")
-
-
 def _ended(flags: np.ndarray, final_obs: Any, path: str) -> None:
     """A final observation for each step that ended an episode."""
-    _require(bool((flags <= (TERMINATED | TRUNCATED)).all()), path, "there is an unknown kind of end")
-    _each_row(final_obs, int(np.count_nonzero(flags)), path)
+    require(bool((flags <= (TERMINATED | TRUNCATED)).all()), path, "there is an unknown kind of end")
+    fit_rows(final_obs, int(np.count_nonzero(flags)), path)
 
 
 def _actions(actions: Tensor, adapter: ActionAdapter, path: str) -> None:
     """Numbered actions are used as indices."""
     if adapter.choices is not None and actions.numel():
         choices = torch.from_numpy(np.asarray(adapter.choices)).to(actions.device)
-        _require(bool((actions >= 0).all() and (actions < choices).all()), path, "there is no such action")
-
-
-def _require(condition: bool, path: str, problem: str) -> None:
-    if not condition:
-        raise Misfit(f"{path[:200]}: {problem}")
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, Tensor | np.ndarray):
-        return f"{value.dtype} {_shape_text(tuple(value.shape))}"
-    return f"{len(value)} values" if isinstance(value, list | tuple | dict) else quoted(value)
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    return f"({', '.join('any' if size is None else str(size) for size in shape)})"
+        require(bool((actions >= 0).all() and (actions < choices).all()), path, "there is no such action")
