@@ -67,7 +67,7 @@ class Needs:
             return None
         value = facts[self.key]
         if self.above is not None:
-            met = value > self.above
+            met = not isinstance(value, int | float) or value > self.above  # what is no number is refused as such
         else:
             met = any(type(choice) is type(value) and choice == value for choice in self.values)
         if met:

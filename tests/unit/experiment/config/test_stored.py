@@ -37,7 +37,12 @@ def test_keys_that_moved() -> None:
     assert stored_config(former).policy.critic_hidden_sizes == (8,)
 
 
-@pytest.mark.parametrize("values", [{"algo": "nothing"}, {"algo": 3}, {"algo": "dqn", "hyperparams": 1}, {"seed": -1}])
+NO_NUMBER = {"algo": "td3", "hyperparams": {"target_noise": "loud", "target_noise_clip": [1]}}
+
+
+@pytest.mark.parametrize(
+    "values", [{"algo": "nothing"}, {"algo": 3}, {"algo": "dqn", "hyperparams": 1}, {"seed": -1}, NO_NUMBER]
+)
 def test_what_is_no_config_is_refused_as_such(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         complete_config(stored_config(values))
