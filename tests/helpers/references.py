@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
+import io
+import runpy
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -33,6 +36,19 @@ def load_reference(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def run_script(path: Path, *arguments: str) -> str:
+    """What a script prints, run as from the command line but in this process, which has torch already."""
+    threads, argv, printed = torch.get_num_threads(), sys.argv, io.StringIO()
+    sys.argv = [str(path), *arguments]
+    try:
+        with contextlib.redirect_stdout(printed):
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv = argv
+        torch.set_num_threads(threads)
+    return printed.getvalue()
 
 
 def packages_of(source: str) -> set[str]:

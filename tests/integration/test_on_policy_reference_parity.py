@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.references import EXAMPLES, load_reference, packages_of
+from helpers.references import EXAMPLES, load_reference, packages_of, run_script
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import build_algorithm, build_trainer, complete_config
 from rl_training.experiment.run.env_source import EnvSource
@@ -156,7 +154,5 @@ def test_it_is_short_and_needs_only_three_packages(algo: str) -> None:
 
 @pytest.mark.parametrize("algo", SETTINGS)
 def test_it_runs(algo: str) -> None:
-    command = [sys.executable, str(path_of(algo)), "--total-timesteps", "256", "--eval-episodes", "2"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1].startswith("evaluation: mean return ")
+    printed = run_script(path_of(algo), "--total-timesteps", "256", "--eval-episodes", "2")
+    assert printed.splitlines()[-1].startswith("evaluation: mean return ")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +24,7 @@ from helpers.references import (
     load_reference,
     packages_of,
     run_loop,
+    run_script,
     same_batch,
 )
 from rl_training.api.agent import agent_class
@@ -202,7 +201,5 @@ def test_it_is_short_and_needs_only_three_packages(algo: str) -> None:
 
 @pytest.mark.parametrize("algo", SETTINGS)
 def test_it_runs(algo: str) -> None:
-    command = [sys.executable, str(path_of(algo)), "--total-timesteps", "1004"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    assert "step   1,000" in result.stdout and "evaluation return" in result.stdout
+    printed = run_script(path_of(algo), "--total-timesteps", "1004")
+    assert "step   1,000" in printed and "evaluation return" in printed
