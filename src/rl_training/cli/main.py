@@ -56,7 +56,7 @@ WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and re
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code (0 done, 2 the user's mistake, 1 a failure, 130/143 stopped by a signal)."""
+    """Runs one command; returns its exit code (0 done, 2 the user's mistake, 1 a failure, 129/130/143 stopped by a signal)."""
     args = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text; stderr does so by itself
