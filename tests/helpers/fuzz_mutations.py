@@ -74,7 +74,7 @@ def odd_value(rng: random.Random, *, arrays: bool = False) -> Any:
 def mutate_tree(tree: Any, rng: random.Random, *, arrays: bool = False) -> Any:
     """The tree (dicts, lists, leaves) with one to three places changed, in place where it can be."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        places = _places(tree)
+        places = _places(tree) if isinstance(tree, dict | list) else []
         if not places or rng.random() < 0.01:
             return odd_value(rng, arrays=arrays)
         container, key = rng.choice(places)
