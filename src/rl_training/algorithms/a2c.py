@@ -26,7 +26,7 @@ class A2CConfig(OnPolicyConfig):
     """Steps per environment in each rollout (n of the n-step return)."""
     gae_lambda: Annotated[float, Range(ge=0, le=1)] = 1.0
     """λ of generalised advantage estimation; 1 gives n-step returns."""
-    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 7e-4
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1.5e-3
     optimizer: Literal["adam", "adamw", "rmsprop"] = "rmsprop"
     ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.0
     """Weight of the entropy bonus."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -109,6 +109,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     @abstractmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> Policy:
         """A fresh policy of the kind this algorithm trains, with weights from torch's global generator."""
+
+    @classmethod
+    def with_derived_defaults(cls, config: ConfigT, given: Collection[str], num_envs: int) -> ConfigT:
+        """The config with defaults that follow from the number of environments or from other settings; `given` are the names
+        of what was set and stays as it is."""
+        return config
 
     @classmethod
     def check_config(cls, config: ConfigT, num_envs: int) -> None:

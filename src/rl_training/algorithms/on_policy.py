@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
@@ -65,6 +65,8 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
 
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
     normalizes_rewards: ClassVar[bool] = True
+    default_rollout: ClassVar[int | None] = None
+    """Steps of a rollout over all environments where `num_steps` is not given; None for the default `num_steps` in each."""
     unwatched = frozenset({"_running_returns"})
     policy: ActorCritic
 
@@ -75,6 +77,12 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> ActorCritic:
         return ActorCritic(spec)
+
+    @classmethod
+    def with_derived_defaults(cls, config: OnPolicyConfigT, given: Collection[str], num_envs: int) -> OnPolicyConfigT:
+        if cls.default_rollout is None or "num_steps" in given:
+            return config
+        return replace(config, num_steps=max(1, cls.default_rollout // num_envs))
 
     @staticmethod
     def _check_minibatches(name: str, count: int, steps: int) -> None:

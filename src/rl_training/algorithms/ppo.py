@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -19,21 +19,26 @@ from rl_training.execution.scalar import Scalar
 from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
+DEFAULT_MINIBATCH = 64
+"""Steps per minibatch where `num_minibatches` is not given."""
+
 
 @dataclass
 class PPOConfig(OnPolicyConfig):
     """Hyperparameters of PPO."""
 
-    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 2.5e-4
-    num_minibatches: Annotated[int, Range(ge=1)] = 4
-    """Parts that each epoch's permutation is cut into."""
-    update_epochs: Annotated[int, Range(ge=1)] = 4
+    num_steps: Annotated[int, Range(ge=1)] = 256
+    """Steps per environment in each rollout; by default 2,048 are shared out among the environments."""
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 3e-4
+    num_minibatches: Annotated[int, Range(ge=1)] = 32
+    """Parts that each epoch's permutation is cut into; by default parts of about 64 steps."""
+    update_epochs: Annotated[int, Range(ge=1)] = 10
     """Passes over each rollout."""
     clip_coef: Annotated[float | Schedule, Range(gt=0)] = 0.2
     """ε of the clipped objective: how far the probability ratio may move from 1."""
     clip_value_loss: bool = False
     """Also clip how far the value may move from its old estimate; only sensible with normalised rewards."""
-    ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.01
+    ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.0
     """Weight of the entropy bonus."""
     normalize_advantages: bool = True
     """Give each minibatch's advantages mean 0 and standard deviation 1."""
@@ -93,11 +98,19 @@ class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
         "Advantages are normalised in each minibatch and gradients clipped, as in OpenAI's code and not in the paper.",
         "Actor and critic have a body each, not a common one; `policy.shared: true` gives them one.",
     )
+    default_rollout = 2048
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.clip_coef = Scalar(self.config.clip_coef, self.device)
         self.ent_coef = Scalar(self.config.ent_coef, self.device)
+
+    @classmethod
+    def with_derived_defaults(cls, config: PPOConfig, given: Collection[str], num_envs: int) -> PPOConfig:
+        config = super().with_derived_defaults(config, given, num_envs)
+        if "num_minibatches" in given:
+            return config
+        return replace(config, num_minibatches=max(1, config.num_steps * num_envs // DEFAULT_MINIBATCH))
 
     @classmethod
     def check_config(cls, config: PPOConfig, num_envs: int) -> None:

@@ -31,6 +31,8 @@ CG_TOLERANCE = 1e-10
 class TRPOConfig(RolloutConfig):
     """Hyperparameters of TRPO."""
 
+    num_steps: Annotated[int, Range(ge=1)] = 128
+    """Steps per environment in each rollout; by default 1,024 are shared out among the environments."""
     target_kl: Annotated[float | Schedule, Range(gt=0)] = 0.01
     """δ, the trust region: the largest mean KL divergence between the old and the new policy."""
     cg_iterations: Annotated[int, Range(ge=1)] = 15
@@ -140,6 +142,7 @@ class TRPOAlgorithm(OnPolicyAlgorithm[TRPOConfig]):
         "Advantages by GAE from a critic, trained by Adam, where the paper has returns of whole episodes.",
         "A step must improve the surrogate at all, not by a share of what its gradient promises.",
     )
+    default_rollout = 1024
     other_precisions = False
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -59,6 +59,7 @@ def complete_config(source: TrainConfig | ResolvedConfig) -> tuple[TrainConfig, 
             + (f", such as the presets {', '.join(presets)}." if presets else ".")
         ) from error
     check_environments(config)
+    hyperparams = algorithm_class.with_derived_defaults(hyperparams, config.hyperparams, config.num_envs)
     algorithm_class.check_config(hyperparams, config.num_envs)
     if config.overlap:
         _check_overlap(config, algorithm_class, locate("overlap"))
