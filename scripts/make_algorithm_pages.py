@@ -13,7 +13,7 @@ from rl_training.experiment.config.presets import preset_about
 from rl_training.experiment.registry import BUILT_IN, AlgorithmInfo, load
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, catalog
-from rl_training.zoo.result_files import ResultFile, mean_curve
+from rl_training.zoo.result_files import NOT_HELD_OUT_NOTE, ResultFile, mean_curve
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "algorithms"
@@ -165,6 +165,8 @@ def _results(entries: list[CatalogEntry]) -> str:
     if not measured:
         parts.append("Not measured over several seeds yet, so nothing is claimed. What would measure it:")
         return "\n\n".join([*parts, _commands(entries)])
+    if any(entry.result is not None and not entry.result.held_out for entry in measured):
+        parts.append(NOT_HELD_OUT_NOTE)
     parts += [
         "Means over the seeds, in fresh deterministic episodes. The best checkpoint is picked among many evaluations, so it "
         "flatters. Minutes are the wall-clock time of one run, where it is known. Each measured preset links to its data file.",
@@ -186,7 +188,7 @@ def _result_row(entry: CatalogEntry) -> str:
             entry.env_id,
             entry.tier,
             f"{max(seed.steps for seed in result.seeds):,}",
-            f"{len(result.seeds)} × {result.episodes_per_seed}",
+            f"{result.seed_count} × {result.episodes_per_seed}",
             _score(result.last_mean) + _success(result),
             _interval(result.last_interval),
             _score(result.best_mean),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from rl_training.zoo.result_files import FIRST_HELD_OUT_SEED, NOT_HELD_OUT, NOT_HELD_OUT_NOTE
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -30,11 +34,18 @@ def results_table(folder: Path, presets: tuple[str, ...] | None = None, link: st
         seconds = [run["seconds"] for run in record["runs"] if run["seconds"] is not None]  # unknown for continued runs
         minutes = f"{sum(seconds) / len(seconds) / 60:.1f}" if seconds else "–"
         lines.append(
-            f"| `{record['preset']}` | {steps:,} | {record['seeds']} | {record['episodes_per_seed']} "
+            f"| `{record['preset']}` | {steps:,} | {_seeds(record)} | {record['episodes_per_seed']} "
             f"| {record['last_mean']:.1f} | {low:.1f} to {high:.1f} | {record['last_lowest']:.1f} "
             f"| {minutes} | {record['system']['gpu'] or 'CPU'} | [{path.name}]({link}/{path.name}) |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", NOT_HELD_OUT_NOTE] if any(NOT_HELD_OUT in line for line in lines) else lines)
+
+
+def _seeds(record: Mapping[str, Any]) -> str:
+    """The seeds as a range, marked where they are not held out."""
+    seeds = [run["seed"] for run in record["runs"]]
+    mark = "" if min(seeds) >= FIRST_HELD_OUT_SEED else NOT_HELD_OUT
+    return f"{len(seeds)} ({min(seeds)} to {max(seeds)}){mark}"
 
 
 def with_table(text: str, table: str) -> str:

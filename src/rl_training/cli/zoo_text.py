@@ -10,7 +10,7 @@ from rl_training.experiment.config.yaml_files import dump_yaml
 from rl_training.experiment.registry import ALGORITHMS
 from rl_training.utils.sparkline import sparkline
 from rl_training.zoo.catalog import CatalogEntry, Tier, preset_values
-from rl_training.zoo.result_files import ResultFile, mean_curve
+from rl_training.zoo.result_files import NOT_HELD_OUT_NOTE, ResultFile, mean_curve
 from rl_training.zoo.values import table
 
 NONE = "–"
@@ -25,7 +25,7 @@ def list_text(entries: Sequence[CatalogEntry]) -> str:
             (
                 _score(result.last_mean),
                 _interval(result.last_interval),
-                str(len(result.seeds)),
+                result.seed_count,
                 _minutes(result.mean_seconds),
                 result.hardware,
             )
@@ -38,7 +38,8 @@ def list_text(entries: Sequence[CatalogEntry]) -> str:
     tiers = [entry.tier for entry in entries]
     counts = ", ".join(f"{tiers.count(tier)} {tier}" for tier in get_args(Tier) if tier in tiers)
     summary = f"{len(entries)} presets: {counts}. One of them: axiomrl zoo show PRESET"
-    return "\n".join([*table(rows, right=(3, 4, 6, 7)), "", summary])
+    marked = any(entry.result is not None and not entry.result.held_out for entry in entries)
+    return "\n".join([*table(rows, right=(3, 4, 6, 7)), "", *([NOT_HELD_OUT_NOTE] if marked else []), summary])
 
 
 def show_values(entry: CatalogEntry) -> dict[str, Any]:
@@ -105,6 +106,8 @@ def _result_lines(result: ResultFile) -> list[str]:
         f"steps     {max(seed.steps for seed in result.seeds):,}",
         f"time      {_minutes(result.mean_seconds)} minutes a run, on {result.hardware}",
     ]
+    if not result.held_out:
+        lines.append(f"seeds     {NOT_HELD_OUT_NOTE}")
     curve = mean_curve(result)
     if curve:
         means = [mean for _, mean in curve]

@@ -79,6 +79,7 @@ class CatalogEntry:
             "interval_95": list(result.last_interval) if result else None,
             "best_score": result.best_mean if result else None,
             "seeds": len(result.seeds) if result else 0,
+            "held_out": result.held_out if result else None,
             "episodes_per_seed": result.episodes_per_seed if result else None,
             "seconds": round(result.mean_seconds, 1) if result and result.mean_seconds is not None else None,
             "hardware": result.hardware if result else None,

@@ -22,6 +22,7 @@ from rl_training.experiment.run.session import TrainResult
 from rl_training.experiment.versions import versions
 from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.errors import AxiomError
+from rl_training.zoo.result_files import TUNED_ON
 from rl_training.zoo.seed_files import begun_runs
 
 
@@ -98,6 +99,7 @@ def result_record(
         "versions": versions(),
         "system": system_info(str(select_device(config.device))),
         "config": config.to_dict(),
+        "tuned_on": TUNED_ON,
         "seeds": len(runs),
         "episodes_per_seed": episodes,
         "last_mean": round(float(means.mean()), 2),

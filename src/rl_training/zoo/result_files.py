@@ -14,6 +14,14 @@ from rl_training.utils.safe_files import read_json
 
 PACKAGE = Path(__file__).parent
 
+FIRST_HELD_OUT_SEED = 100
+"""Settings are chosen on seeds below this; scores are reported on seeds from here up, which nobody has looked at before."""
+TUNED_ON = f"seeds below {FIRST_HELD_OUT_SEED}"
+"""What a data file says of the seeds its preset's settings were chosen on."""
+NOT_HELD_OUT = "†"
+"""Marks scores in tables that were measured on seeds which the settings may have been chosen on."""
+NOT_HELD_OUT_NOTE = f"{NOT_HELD_OUT} measured on seeds that its settings may have been chosen on, so it may flatter."
+
 
 @dataclass(frozen=True)
 class SeedResult:
@@ -51,6 +59,8 @@ class ResultFile:
     last_interval: tuple[float, float]
     """95 % bootstrap interval of `last_mean` over the seeds, as the file has it."""
     measured_at_utc: str = ""
+    tuned_on: str = ""
+    """Which seeds the preset's settings were chosen on."""
     seeds_asked: int | None = None
     """How many seeds the manifest asked for; None where no manifest was used."""
 
@@ -63,6 +73,16 @@ class ResultFile:
     def best_mean(self) -> float:
         """Mean of the seeds' best scores, likewise."""
         return round(fmean(seed.best for seed in self.seeds), 2)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether no seed of the result had a part in choosing the settings."""
+        return all(seed.seed >= FIRST_HELD_OUT_SEED for seed in self.seeds)
+
+    @property
+    def seed_count(self) -> str:
+        """How many seeds, marked where they are not held out."""
+        return f"{len(self.seeds)}{'' if self.held_out else NOT_HELD_OUT}"
 
     @property
     def mean_seconds(self) -> float | None:
@@ -143,6 +163,7 @@ def _from_record(path: Path, record: Mapping[str, Any]) -> ResultFile:
         episodes_per_seed=int(record["episodes_per_seed"]),
         last_interval=(_number(record["last_interval_95"][0]), _number(record["last_interval_95"][1])),
         measured_at_utc=str(record.get("measured_at_utc", "")),
+        tuned_on=str(record.get("tuned_on", "")),
         seeds_asked=None if record.get("seeds_asked") is None else int(record["seeds_asked"]),
     )
     int(config["total_timesteps"])
