@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm
+from rl_training.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -21,7 +22,9 @@ AlgorithmT = TypeVar("AlgorithmT", bound=OnPolicyAlgorithm[Any])
 def make_algorithm(
     algorithm: type[AlgorithmT], *, seed: int = 0, env: dict[str, Any] | None = None, **hyperparams: Any
 ) -> AlgorithmT:
-    """The algorithm on three observed numbers and three actions."""
+    """The algorithm on three observed numbers and three actions; PPO with minibatches for small rollouts."""
+    if issubclass(algorithm.config_class, PPOConfig):
+        hyperparams = {"num_minibatches": 4, "update_epochs": 4, **hyperparams}
     return algorithm(OBSERVATIONS, ACTIONS, algorithm.config_class(**hyperparams), seed=seed, **(env or {}))
 
 

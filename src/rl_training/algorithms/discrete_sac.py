@@ -21,17 +21,22 @@ from rl_training.policies.actors import CategoricalActor
 from rl_training.policies.off_policy import OffPolicyActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.fields import Needs, Range, Unused
+from rl_training.utils.schedules import Schedule
 
 
 @dataclass
 class DiscreteSACConfig(SACConfig):
     """Hyperparameters of discrete SAC."""
 
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 1e-3
+    batch_size: Annotated[int, Range(ge=1)] = 128
+    train_frequency: Annotated[int, Range(ge=1)] = 4
+    tau: Annotated[float, Range(gt=0, le=1)] = 0.01
     target_entropy: float | None = None
     """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice."""
     target_entropy_scale: Annotated[
         float, Range(ge=0, le=1), Needs("ent_coef", "auto"), Needs("target_entropy", None)
-    ] = 0.89
+    ] = 0.5
     """Target entropy as a share of the largest possible one, log n."""
     noise_correlation: Annotated[
         float, Range(ge=0, lt=1), Unused("a choice among actions has no noise that could go on from step to step")

@@ -5,8 +5,8 @@ Prioritised replay and n-step returns are the replay buffer's: the update sees t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -38,18 +38,24 @@ from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 DEFAULT_EPSILON = Schedule(1.0, 0.05, 0.1)
+DEFAULT_LEARNING_RATE = Schedule(1e-3, 0.0)
+"""It falls to zero, because the last network is the one that counts, and Q-learning does not settle by itself."""
 
 
 @dataclass
 class DQNConfig(OffPolicyConfig):
     """Hyperparameters of DQN and of all its variants."""
 
+    learning_rate: Annotated[float | Schedule, Range(ge=0)] = DEFAULT_LEARNING_RATE
+    batch_size: Annotated[int, Range(ge=1)] = 64
+    train_frequency: Annotated[int, Range(ge=1)] = 4
     epsilon: Annotated[float | Schedule | None, Range(ge=0, le=1)] = None
     """Share of random actions while training. By default 0 with noisy networks, else from 1 to 0.05 over the first tenth."""
-    target_update_interval: Annotated[int, Range(ge=0)] = 1_000
+    target_update_interval: Annotated[int, Range(ge=0)] = 0
     """Environment steps between updates of the target network; 0 updates it after every gradient step."""
-    tau: Annotated[float, Range(gt=0, le=1)] = 1.0
-    """How far each update moves the target network towards the online one: 1 copies it, less is Polyak averaging."""
+    tau: Annotated[float, Range(gt=0, le=1)] = 0.02
+    """How far each update moves the target network towards the online one: 1 copies it, less is Polyak averaging. With a
+    `target_update_interval` the default is 1."""
     double: bool = False
     """Let the online network choose the next action that the target network values (van Hasselt et al. 2016)."""
     dueling: bool = False
@@ -60,13 +66,13 @@ class DQNConfig(OffPolicyConfig):
     """Initial scale σ₀ of that noise."""
     distribution: ReturnDistribution = "none"
     """Learn the distribution of returns: as probabilities (C51), as quantiles (QR-DQN) or as a quantile function (IQN)."""
-    num_atoms: Annotated[int, Range(ge=2), Needs("distribution", "categorical")] = 51
+    num_atoms: Annotated[int, Range(ge=2), Needs("distribution", "categorical")] = 101
     """Number of returns, evenly spaced from `v_min` to `v_max`."""
-    v_min: Annotated[float, Needs("distribution", "categorical")] = -10.0
-    """Smallest return it can represent."""
-    v_max: Annotated[float, Needs("distribution", "categorical")] = 10.0
-    """Largest return it can represent."""
-    num_quantiles: Annotated[int, Range(ge=1), Needs("distribution", "quantile")] = 200
+    v_min: Annotated[float, Needs("distribution", "categorical")] = -100.0
+    """Smallest return it can represent; with rewards between −1 and 1 no discounted return is below −1 / (1 − γ)."""
+    v_max: Annotated[float, Needs("distribution", "categorical")] = 100.0
+    """Largest return it can represent; with rewards between −1 and 1 no discounted return is above 1 / (1 − γ)."""
+    num_quantiles: Annotated[int, Range(ge=1), Needs("distribution", "quantile")] = 50
     """Number of quantiles."""
     num_taus: Annotated[int, Range(ge=1), Needs("distribution", "implicit")] = 64
     """Fractions drawn per prediction."""
@@ -150,6 +156,12 @@ class DQNAlgorithm(OffPolicyAlgorithm):
     @staticmethod
     def make_policy(spec: PolicySpec, hyperparams: Any) -> QNetwork:
         return QNetwork(spec, hyperparams.head())
+
+    @classmethod
+    def with_derived_defaults(cls, config: DQNConfig, given: Collection[str], num_envs: int) -> DQNConfig:
+        if config.target_update_interval > 0 and "tau" not in given:
+            return replace(config, tau=1.0)
+        return config
 
     @classmethod
     def check_config(cls, config: DQNConfig, num_envs: int) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 from rl_training.algorithms.dqn import DQNAlgorithm, DQNConfig
 from rl_training.policies.q_network import ReturnDistribution
 from rl_training.utils.fields import Range
-from rl_training.utils.schedules import Schedule
 
 
 @dataclass
@@ -87,7 +86,6 @@ class C51Config(DQNConfig):
     """DQN's hyperparameters with categorical returns."""
 
     distribution: ReturnDistribution = "categorical"
-    adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
 
 
 class C51Algorithm(DQNAlgorithm):
@@ -102,7 +100,6 @@ class QRDQNConfig(DQNConfig):
     """DQN's hyperparameters with quantile returns."""
 
     distribution: ReturnDistribution = "quantile"
-    adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
     max_grad_norm: Annotated[float, Range(gt=0)] | None = None
 
 
@@ -118,7 +115,6 @@ class IQNConfig(DQNConfig):
     """DQN's hyperparameters with an implicit quantile function."""
 
     distribution: ReturnDistribution = "implicit"
-    adam_eps: Annotated[float, Range(gt=0)] = 0.01 / 32
     max_grad_norm: Annotated[float, Range(gt=0)] | None = None
 
 
@@ -143,8 +139,6 @@ class RainbowConfig(DQNConfig):
     n_step: Annotated[int, Range(ge=1)] = 3
     prioritized: bool = True
     per_alpha: Annotated[float, Range(ge=0, le=1)] = 0.5
-    learning_rate: Annotated[float | Schedule, Range(ge=0)] = 6.25e-5
-    adam_eps: Annotated[float, Range(gt=0)] = 1.5e-4
 
 
 class RainbowAlgorithm(DQNAlgorithm):

@@ -80,7 +80,7 @@ def _own(
 
 def _dqn(algo: str, name: str, summary: str, module: str = "dqn_variants") -> AlgorithmInfo:
     """DQN, or a variant of it: the same algorithm with other defaults."""
-    return _own(algo, name, module, summary, family="off_policy")
+    return _own(algo, name, module, summary, {"hidden_sizes": (128, 128), "activation": "relu"}, family="off_policy")
 
 
 def _actor_critic(algo: str, name: str, module: str, summary: str, **policy: Any) -> AlgorithmInfo:
@@ -100,7 +100,9 @@ _TABLE = (
         critic_hidden_sizes=(1024, 1024),
     ),
     _actor_critic("ddpg", "DDPG", "td3", "Deep deterministic policy gradient: one critic, one deterministic actor."),
-    _actor_critic("discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions."),
+    _actor_critic(
+        "discrete_sac", "DiscreteSAC", "discrete_sac", "SAC for a choice among n actions.", hidden_sizes=(128, 128)
+    ),
     _dqn("double_dqn", "DoubleDQN", "DQN whose target is chosen by the online and valued by the target network."),
     _dqn("dqn", "DQN", "Deep Q-learning with replay; every extension is a switch.", module="dqn"),
     _actor_critic("droq", "DroQ", "sac_variants", "SAC with dropout critics, for many updates per step."),

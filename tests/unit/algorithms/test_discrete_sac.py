@@ -163,11 +163,11 @@ class TestActor:
 
 class TestTemperature:
     def test_target_entropy(self) -> None:
-        assert make().temperature.target_entropy == pytest.approx(0.89 * math.log(3))
-        assert make(target_entropy_scale=0.5).temperature.target_entropy == pytest.approx(0.5 * math.log(3))
+        assert make().temperature.target_entropy == pytest.approx(0.5 * math.log(3))
+        assert make(target_entropy_scale=0.89).temperature.target_entropy == pytest.approx(0.89 * math.log(3))
         assert make(target_entropy=0.125).temperature.target_entropy == 0.125
         with pytest.raises(ConfigError, match="target_entropy_scale.*means nothing while target_entropy is 0.125"):
-            make(target_entropy=0.125, target_entropy_scale=0.5)
+            make(target_entropy=0.125, target_entropy_scale=0.89)
 
     @pytest.mark.parametrize("target", [0.25, 1.09])
     def test_gradient_is_the_surplus_of_entropy(self, target: float) -> None:

@@ -96,6 +96,7 @@ def test_an_entry_as_json():
         "interval_95": [0.5, 1.5],
         "best_score": 2.0,
         "seeds": 5,
+        "held_out": False,
         "episodes_per_seed": 9,
         "seconds": 12.3,
         "hardware": "CPU (x)",
