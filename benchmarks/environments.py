@@ -23,8 +23,18 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "d3rlpy": ("d3rlpy>=2", MUJOCO),
     "sample_factory": ("sample-factory>=2", MUJOCO),
     "rllib": ("ray[rllib]>=2.40", MUJOCO),
+    "defaults": (
+        *(
+            "stable-baselines3>=2.3",
+            "minigrid>=3",
+            "flappy-bird-gymnasium",
+            "highway-env",
+            "--editable",
+            f"{ROOT}[mujoco]",
+        ),
+    ),
 }
-"""What is installed for each peer, named as its script in `benchmarks/peers/`. The lower bounds keep pip from settling for a
+"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`. The lower bounds keep pip from settling for a
 release of years ago."""
 
 

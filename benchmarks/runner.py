@@ -48,7 +48,12 @@ def measure(entry: Entry, python: Path, work: Mapping[str, Any]) -> dict[str, An
     threads = {name: str(entry.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         # A folder of its own: some libraries leave files wherever they are.
-        environment = {**os.environ, **threads, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        environment = {
+            **os.environ,
+            **threads,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         environment["BENCH_STARTED"] = str(time.time())
         try:
             done = subprocess.run(

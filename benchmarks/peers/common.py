@@ -95,9 +95,9 @@ def watch_for(work: Work) -> Watch:
 
 def evaluated(work: Work, act: Callable[[Any], Any]) -> Result:
     """The mean return of `work["episodes"]` episodes with the actions that `act` chooses for single observations."""
-    import gymnasium
+    from benchmarks.peers.tasks import make_task
 
-    env, returns = gymnasium.make(work["env"]), []
+    env, returns = make_task(work["env"]), []
     for episode in range(work["episodes"]):
         obs, _ = env.reset(seed=100_000 + 1_000 * work["seed"] + episode)
         total, over = 0.0, False

@@ -51,6 +51,21 @@ def _count_steps(algorithm: Any) -> Callable[[], int]:
     return lambda: count
 
 
+def defaults(work: Work) -> Result:
+    """A run with the library's own defaults."""
+    from functools import partial
+
+    import rl_training
+    from benchmarks.peers.tasks import make_task
+
+    env = partial(make_task, work["env"])
+    settings = {"seed": work["seed"], "device": "cpu", "evaluation": {"every": 0}}
+    agent = getattr(rl_training, work["algo"])(env, total_timesteps=work["steps"], **settings)
+    seconds = seconds_of(lambda: agent.learn(work["steps"]))
+    result = evaluated(work, lambda obs: agent.predict(obs, deterministic=True)[0])
+    return {"values": {**result["values"], "seconds": seconds}}
+
+
 def _learn(work: Work, **hyperparams: Any) -> Result:
     watch = watch_for(work)
     import rl_training
@@ -234,5 +249,5 @@ def checkpoint(work: Work) -> Result:
 
 
 if __name__ == "__main__":
-    functions = [import_library, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
+    functions = [import_library, defaults, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
     main({**{function.__name__: function for function in functions}, "startup": ppo})

@@ -65,6 +65,20 @@ def _learn(work: Work, watch: Watch, make: Callable[..., Any], **settings: Any) 
     return watch.result()
 
 
+def defaults(work: Work) -> Result:
+    """A run with the library's own defaults."""
+    import stable_baselines3
+    from stable_baselines3.common.monitor import Monitor
+
+    from benchmarks.peers.tasks import make_task
+
+    env = Monitor(make_task(work["env"]))
+    model = getattr(stable_baselines3, work["algo"])("MlpPolicy", env, seed=work["seed"], device="cpu")
+    seconds = seconds_of(lambda: model.learn(total_timesteps=work["steps"]))
+    result = evaluated(work, lambda obs: model.predict(obs, deterministic=True)[0])
+    return {"values": {**result["values"], "seconds": seconds}}
+
+
 def ppo(work: Work) -> Result:
     watch = watch_for(work)
     from stable_baselines3 import PPO
@@ -229,5 +243,5 @@ def checkpoint(work: Work) -> Result:
 
 
 if __name__ == "__main__":
-    functions = [import_library, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
+    functions = [import_library, defaults, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
     main({**{function.__name__: function for function in functions}, "startup": ppo})
