@@ -1,8 +1,9 @@
 """What class defaults learn, without a preset: python -m benchmarks.defaults [--cases ...] [--seeds ...] [--jobs N].
 
-`classic` trains every algorithm's defaults on a task of its family. `beside-sb3` trains PPO, DQN and SAC beside Stable-Baselines3, each
-library with its own defaults, for the same number of environment steps, on tasks that no setting was chosen on. The last policy is
-evaluated in plain Gymnasium with deterministic actions. Seeds from 100 up are held out: no default was chosen on them.
+`classic` trains every algorithm's defaults on a task of its family. `beside-sb3` trains PPO, DQN and SAC beside
+Stable-Baselines3, each library with its own defaults, for the same number of environment steps, on tasks that no setting was
+chosen on. The last policy is evaluated in plain Gymnasium with deterministic actions. Seeds from 100 up are held out: no default
+was chosen on them.
 """
 
 from __future__ import annotations

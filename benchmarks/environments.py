@@ -34,8 +34,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         ),
     ),
 }
-"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`. The lower bounds keep pip from settling for a
-release of years ago."""
+"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`. The lower
+bounds keep pip from settling for a release of years ago."""
 
 
 @dataclass(frozen=True)
