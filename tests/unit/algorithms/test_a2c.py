@@ -8,7 +8,7 @@ import torch
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2CAlgorithm, a2c_loss
 from rl_training.algorithms.on_policy import normalized
-from rl_training.execution.optimizers import RMSprop
+from rl_training.execution.optimizers import Adam, RMSprop
 from rl_training.utils.errors import NonFiniteError
 from rl_training.utils.trees import differing_paths
 
@@ -46,7 +46,12 @@ def _manual_gradients(algorithm: A2CAlgorithm, seed: int, normalize: bool) -> li
 @pytest.mark.parametrize("normalize", [False, True])
 def test_an_update_is_one_rmsprop_step_on_the_whole_rollout(normalize: bool) -> None:
     algorithm = make_algorithm(
-        A2CAlgorithm, learning_rate=1.0, ent_coef=0.01, max_grad_norm=1e9, normalize_advantages=normalize
+        A2CAlgorithm,
+        optimizer="rmsprop",
+        learning_rate=1.0,
+        ent_coef=0.01,
+        max_grad_norm=1e9,
+        normalize_advantages=normalize,
     )
     gradients = _manual_gradients(algorithm, 3, normalize)
     before = [parameter.detach().clone() for parameter in algorithm.policy.parameters()]
@@ -57,11 +62,12 @@ def test_an_update_is_one_rmsprop_step_on_the_whole_rollout(normalize: bool) -> 
         assert step.abs().max() > 1e-4, "something was compared"
 
 
-def test_defaults_are_those_of_the_paper() -> None:
-    algorithm = make_algorithm(A2CAlgorithm)
+def test_the_papers_optimizer_is_a_setting() -> None:
+    algorithm = make_algorithm(A2CAlgorithm, optimizer="rmsprop", learning_rate=7e-4)
     optimizer = algorithm.optimizer
     assert isinstance(optimizer, RMSprop)
     assert (optimizer.learning_rate.item(), optimizer.alpha, optimizer.eps) == (pytest.approx(7e-4), 0.99, 1e-5)
+    assert isinstance(make_algorithm(A2CAlgorithm).optimizer, Adam)
     config = algorithm.config
     assert (config.num_steps, config.gae_lambda, config.normalize_advantages) == (5, 1.0, False)
 
@@ -79,7 +85,7 @@ def test_schedules_at_a_given_progress() -> None:
 
 
 def test_gradients_are_clipped_and_the_norm_before_is_reported() -> None:
-    algorithm = make_algorithm(A2CAlgorithm, max_grad_norm=0.01, learning_rate=1.0)
+    algorithm = make_algorithm(A2CAlgorithm, optimizer="rmsprop", max_grad_norm=0.01, learning_rate=1.0)
     before = algorithm.optimizer.weights.clone()
     metrics = algorithm.update(make_rollout(algorithm), 0.0)
     left = (

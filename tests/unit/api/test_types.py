@@ -72,7 +72,7 @@ def test_the_stubs_are_up_to_date() -> None:
 
 def test_the_signature_has_every_keyword_with_its_default() -> None:
     parameters = inspect.signature(PPO).parameters
-    assert parameters["clip_coef"].default == 0.2 and parameters["num_steps"].default == 128
+    assert parameters["clip_coef"].default == 0.2 and parameters["num_steps"].default == 256
     assert parameters["seed"].default == 0 and parameters["num_envs"].default == TrainConfig().num_envs
     assert parameters["output_dir"].default is None
     assert "clip_coef" not in inspect.signature(SAC).parameters
@@ -115,7 +115,7 @@ def test_dir_lists_what_is_public_without_loading_it() -> None:
 
 def test_an_agent_says_what_it_is() -> None:
     agent = PPO("CartPole-v1", num_envs=2, num_steps=16, seed=3, gamma=0.5, device="cpu")
-    shown = "device='cpu', num_envs=2, seed=3, num_steps=16, gamma=0.5>"
+    shown = "device='cpu', num_envs=2, seed=3, num_steps=16, gamma=0.5, num_minibatches=1>"
     assert repr(agent) == f"<PPO on CartPole-v1, 0 steps trained, {shown}"
     agent.learn(total_timesteps=32)
     assert repr(agent) == f"<PPO on CartPole-v1, 32 steps trained, {shown}"

@@ -33,7 +33,7 @@ def test_a_file_and_a_preset_are_manifests(tmp_path):
     assert (one.name, one.presets, one.seeds, one.episodes) == (
         "ppo_cartpole",
         ("ppo/cartpole",),
-        (0, 1, 2, 3, 4),
+        (100, 101, 102, 103, 104),
         100,
     )
 
