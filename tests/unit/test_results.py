@@ -8,6 +8,8 @@ import pytest
 
 from rl_training.experiment.config.loader import preset_names, resolve
 from rl_training.experiment.config.stored import stored_config
+from rl_training.experiment.run.build import complete_config
+from rl_training.zoo.result_files import FIRST_HELD_OUT_SEED
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "results").glob("*.json"))
@@ -22,7 +24,7 @@ def _script(name: str):
 
 def test_the_tables_are_made_from_the_data_files():
     pages = _script("make_results_table").updated_pages(ROOT)
-    assert {path.name for path in pages} == {"README.md", "results.md"}
+    assert {path.name for path in pages} == {"README.md", "results.md", "defaults.md"}
     for path, text in pages.items():
         assert path.read_text() == text, f"{path.name}: run `make pages`"
 
@@ -54,8 +56,11 @@ def test_a_data_file_says_how_it_was_made_and_adds_up(path):
     assert {"torch", "gymnasium", "numpy", "axiomrl"} <= set(record["versions"])
     assert record["last_mean"] == pytest.approx(sum(run["last"]["mean"] for run in runs) / len(runs), abs=0.01)
     assert all(run["curve"] for run in runs)
+    held_out = all(run["seed"] >= FIRST_HELD_OUT_SEED for run in runs)
+    assert record["tuned_on"] == "seeds below 100" + ("" if held_out else ", the reported ones among them")
     # The numbers belong to the preset as it is now, not to an earlier version of it.
-    current, measured = resolve(record["preset"]).config.to_dict(), stored_config(record["config"]).to_dict()
+    configs = (resolve(record["preset"]).config, stored_config(record["config"]))
+    current, measured = (complete_config(config)[0].to_dict() for config in configs)
     for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
         assert measured[key] == current[key], f"{key} has changed since the measurement"
 
