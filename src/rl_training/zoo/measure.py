@@ -14,7 +14,7 @@ import numpy as np
 
 from rl_training.api.agent import agent_of
 from rl_training.experiment.config.loader import ResolvedConfig, resolve
-from rl_training.experiment.run.device import select_device
+from rl_training.experiment.run.device import complete_config, select_device
 from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_now
 from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
 from rl_training.experiment.run.runner import open_checkpoint, resume_run, start_run
@@ -89,7 +89,7 @@ def result_record(
     preset: str, overrides: Mapping[str, Any], episodes: int, runs: Sequence[Mapping[str, Any]], command: str
 ) -> dict[str, Any]:
     """The data file of one preset, from its measured seeds."""
-    config = resolve(preset, overrides).config
+    config, _ = complete_config(resolve(preset, overrides))  # in full, so that it means the same when defaults change
     means = np.array([run["last"]["mean"] for run in runs])
     low, high = bootstrap_interval(means)
     return {
