@@ -64,6 +64,7 @@ class A2CAlgorithm(OneLossAlgorithm[A2CConfig]):
     config_class = A2CConfig
     differences = (
         "Synchronous: environments side by side and one update for all, where A3C has many learners at once.",
+        "Adam, where the paper has RMSprop: `optimizer: rmsprop` with `learning_rate: 7e-4` is its usual form.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any):

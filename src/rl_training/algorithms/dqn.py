@@ -53,7 +53,7 @@ class DQNConfig(OffPolicyConfig):
     """Share of random actions while training. By default 0 with noisy networks, else from 1 to 0.05 over the first tenth."""
     target_update_interval: Annotated[int, Range(ge=0)] = 0
     """Environment steps between updates of the target network; 0 updates it after every gradient step."""
-    tau: Annotated[float, Range(gt=0, le=1)] = 0.02
+    tau: Annotated[float, Range(gt=0, le=1)] = 0.01
     """How far each update moves the target network towards the online one: 1 copies it, less is Polyak averaging. With a
     `target_update_interval` the default is 1."""
     double: bool = False

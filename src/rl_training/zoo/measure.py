@@ -14,7 +14,8 @@ import numpy as np
 
 from rl_training.api.agent import agent_of
 from rl_training.experiment.config.loader import ResolvedConfig, resolve
-from rl_training.experiment.run.device import complete_config, select_device
+from rl_training.experiment.run.build import complete_config
+from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.metadata import RunMetadata, system_info, utc_now
 from rl_training.experiment.run.run_dir import CHECKPOINTS, EVALUATIONS, read_lines
 from rl_training.experiment.run.runner import open_checkpoint, resume_run, start_run

@@ -498,6 +498,7 @@ def test_variants_are_dqn_with_other_defaults(algorithm: type[DQNAlgorithm], cha
         "__module__",
         "__doc__",
         "config_class",
+        "differences",
         "__abstractmethods__",
         "_abc_impl",
         "__parameters__",
