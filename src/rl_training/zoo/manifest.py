@@ -15,8 +15,8 @@ from rl_training.experiment.config.yaml_files import Entry, Origin, parse_yaml
 from rl_training.utils.coerce import FieldError, build_dataclass, check_fields, did_you_mean
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Check, Range
-from rl_training.zoo.result_files import FIRST_HELD_OUT_SEED
 from rl_training.utils.printable import quoted
+from rl_training.zoo.result_files import FIRST_HELD_OUT_SEED
 from rl_training.zoo.seed_files import file_stem, is_config_file
 
 DEFAULT_SEEDS, DEFAULT_EPISODES = tuple(range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 5)), 100
