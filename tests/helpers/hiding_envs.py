@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from typing import Any, ClassVar
 
@@ -144,6 +145,51 @@ class NewWorld(OldWorld):
         return super().reset(seed=seed)
 
 
+class Creature:
+    """Known by its place in memory; it knows the world it lives in."""
+
+    def __init__(self, world: set[Creature]):
+        self.world = world
+        world.add(self)
+
+
+class Crowd(RandomWalkEnv):
+    """Like Crafter: lets the members of a set act one after the other, in an order that is another in every process."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.creatures: set[Creature] = set()
+        for _ in range(30):
+            Creature(self.creatures)
+        return super().reset(seed=seed)
+
+
+class Queue:
+    def __init__(self) -> None:
+        self.randomizer = Randomizer()
+
+
+class Randomizer:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+
+class InnerGenerator(RandomWalkEnv):
+    """Like tetris-gymnasium: a part of a part has the generator, seeded once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = Queue()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.queue.randomizer.rng = np.random.default_rng(seed)
+        self.piece = float(self.queue.randomizer.rng.normal())
+        return super().reset(seed=seed)
+
+    def _obs(self) -> Any:
+        return super()._obs() + np.float32(self.piece)
+
+
 class OtherGenerator(RandomWalkEnv):
     """Its generator is not the PCG64 that Gymnasium would make."""
 
@@ -197,6 +243,14 @@ class RaisingSetState(RandomWalkEnv):
 
     def set_state(self, state: dict[str, Any]) -> None:
         raise OSError("no such simulator")
+
+
+class OwnFolder(RandomWalkEnv):
+    """Like the point mazes: each instance writes its model to a temporary file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = tempfile.mktemp()
 
 
 class EndlessBox(CounterEnv):

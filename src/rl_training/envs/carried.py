@@ -6,6 +6,8 @@ A reset is a function of these. They are noted just before it, so that replaying
 from __future__ import annotations
 
 import random
+import types
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +16,8 @@ import numpy as np
 from rl_training.envs.inspection import MUJOCO_DATA, layers_of
 
 Noted = dict[tuple[int, str], Any]
-"""By the wrapper's place, outermost first, and the attribute's name."""
+"""By the wrapper's place, outermost first, and the attribute's name, or its path: "queue.randomizer.rng"."""
+Paths = tuple[tuple[int, str], ...]
 
 _NUMBERS = frozenset(
     {type(None), bool, int, float, np.bool_}
@@ -23,12 +26,23 @@ _NUMBERS = frozenset(
 )
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _KIND = "kind"
+_DEEPEST, _MOST_OBJECTS = 4, 2_000
+_NO_PARTS = (type, types.ModuleType, types.FunctionType, gym.Space)
 
 
-def note_carried(env: gym.Env[Any, Any]) -> Noted:
-    """The numbers, generators and simulator states among the attributes of the environment and its wrappers."""
+def note_carried(env: gym.Env[Any, Any], inner: Paths = ()) -> Noted:
+    """The numbers, generators and simulator states among the attributes of the environment and its wrappers.
+
+    `inner` are those of `inner_paths`.
+    """
     noted: Noted = {}
-    for place, layer in enumerate(layers_of(env)):
+    layers = layers_of(env)
+    for place, path in inner:
+        with suppress(KeyError, TypeError):  # it may come and go
+            attributes, name = _owner(layers[place], path)
+            if type(attributes[name]).__name__ in _STATEFUL:
+                noted[place, path] = _state_of(attributes[name])
+    for place, layer in enumerate(layers):
         for name, value in vars(layer).items():
             kind = type(value)
             if kind in _NUMBERS:
@@ -36,6 +50,27 @@ def note_carried(env: gym.Env[Any, Any]) -> Noted:
             elif name != "_np_random" and kind.__name__ in _STATEFUL:  # that one is kept by itself
                 noted[place, name] = _state_of(value)
     return noted
+
+
+def inner_paths(env: gym.Env[Any, Any]) -> Paths:
+    """Where generators and simulator states are in the objects that the environment is made of. Looking for them takes a while."""
+    layers = layers_of(env)
+    seen = {id(layer) for layer in layers}
+    found: list[tuple[int, str]] = []
+    for place, layer in enumerate(layers):
+        open_paths = [(name, value, 1) for name, value in vars(layer).items()]
+        while open_paths and len(seen) < _MOST_OBJECTS:
+            path, value, depth = open_paths.pop()
+            attributes = getattr(value, "__dict__", None)
+            if id(value) in seen or not isinstance(attributes, dict) or isinstance(value, _NO_PARTS):
+                continue
+            seen.add(id(value))
+            for name, part in attributes.items():
+                if type(part).__name__ in _STATEFUL:
+                    found.append((place, f"{path}.{name}"))
+                elif depth < _DEEPEST:
+                    open_paths.append((f"{path}.{name}", part, depth + 1))
+    return tuple(sorted(found))
 
 
 def carried_tree(noted: Noted, at_first: Noted) -> dict[str, Any]:
@@ -54,12 +89,21 @@ def put_back(env: gym.Env[Any, Any], carried: dict[str, Any]) -> None:
     """Numbers go only where a number is, so that a forged checkpoint can change nothing else."""
     layers = layers_of(env)
     for label, value in carried.items():
-        place, _, name = label.partition(":")
-        attributes = vars(layers[int(place)])
+        place, _, path = label.partition(":")
+        attributes, name = _owner(layers[int(place)], path)
         if isinstance(value, dict):
             attributes[name] = _with_state(attributes[name], value)
         elif type(attributes[name]) in _NUMBERS:
             attributes[name] = value[()] if isinstance(value, np.ndarray) else value
+
+
+def _owner(layer: gym.Env[Any, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The attributes in which the last part of the path is found."""
+    *objects, name = path.split(".")
+    owner: Any = layer
+    for part in objects:
+        owner = vars(owner)[part]
+    return vars(owner), name
 
 
 def generator_state(generator: Any) -> dict[str, Any]:

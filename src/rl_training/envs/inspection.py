@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Any
 
 import gymnasium as gym
@@ -80,6 +81,8 @@ class Inspection:
     """By attribute, such as "0:TimeLimit._elapsed_steps", with the wrapper's place in front, outermost first."""
     opaque: tuple[tuple[str, Any], ...]
     """The objects that nobody can look into, with the attribute that leads to each."""
+    unordered: tuple[str, ...]
+    """The attributes that lead to sets whose order is another in every process."""
 
 
 def layers_of(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
@@ -109,7 +112,7 @@ def inspect_env(env: gym.Env[Any, Any], *, shared: bool = True) -> Inspection:
                 opaque.append((label, value))
             else:
                 digests[label] = apart.digest(label, value)
-    return Inspection(digests, tuple(opaque))
+    return Inspection(digests, tuple(opaque), tuple(walker.unordered))
 
 
 def first_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
@@ -130,6 +133,7 @@ class _Walker:
 
     def __init__(self, layers: list[gym.Env[Any, Any]]):
         self.opaque: list[tuple[str, Any]] = []
+        self.unordered: list[str] = []
         self._layers = {id(layer) for layer in layers}
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []  # or a number would be given twice
@@ -148,7 +152,9 @@ class _Walker:
         kind, update = type(value), self._hash.update
         module = str(getattr(kind, "__module__", ""))  # some classes of other languages have none
         update(f"{module}.{kind.__qualname__}:".encode())
-        if value is None or isinstance(value, _PLAIN):
+        if isinstance(value, str | PurePath) and PurePath(value).is_absolute():
+            pass  # where something lies, in a temporary folder perhaps, is not what it is
+        elif value is None or isinstance(value, _PLAIN):
             update(repr(value).encode())
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
             update(f"{value.dtype}{value.shape}".encode())
@@ -206,14 +212,19 @@ class _Walker:
         return _reduced(value)
 
     def _in_any_order(self, values: set[Any] | frozenset[Any]) -> list[Any]:
-        """Sets have no order of their own that two processes share."""
+        """Sets have no order of their own. Objects that are known by their place in memory do not have the same one twice."""
+        if len(values) > 1 and any(_known_by_place(type(value)) for value in values):
+            self.unordered.append(self._label)
+            return [len(values)]
         try:
             return sorted(values)
         except TypeError:
-            apart = _Walker([])
-            found = sorted(apart.digest(self._label, value) for value in values)
-            self.opaque.extend(apart.opaque)
-            return found
+            return sorted(values, key=repr)
+
+
+def _known_by_place(kind: type) -> bool:
+    """Whether its objects are told apart by where they lie in memory."""
+    return bool(getattr(kind, "__hash__", None) == object.__hash__)
 
 
 def _packed(value: Any) -> bytes | None:

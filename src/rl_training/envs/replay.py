@@ -9,6 +9,7 @@ bit-for-bit match counts as exact. An environment with its own `get_state`/`set_
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +17,15 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.envs.action_log import ActionLog
-from rl_training.envs.carried import carried_tree, generator_state, note_carried, put_back, with_generator_state
+from rl_training.envs.carried import (
+    Paths,
+    carried_tree,
+    generator_state,
+    inner_paths,
+    note_carried,
+    put_back,
+    with_generator_state,
+)
 from rl_training.envs.checked_env import CheckedEnv
 from rl_training.envs.flat_observations import FlatObservation
 from rl_training.envs.inspection import attribute_name, first_difference, inspect_env, layers_of
@@ -44,6 +53,7 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._start: dict[str, Any] | None = None
         self._actions = ActionLog(env.action_space)
         self._resets = 0
+        self._inner: Paths = ()
         self._survivors: list[str] = []
         """The attributes that lead to objects which live on through a reset and cannot be looked into."""
         self._clear: dict[str, str] | None = None
@@ -55,11 +65,12 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self._resets == 1:
             self.random.watch()
+            self._inner = inner_paths(self.env)
         if seed is not None:
             self.random.seed(seed)
         self._start = {"seed": seed, "options": options or None, "random": self.random.state()}
         if seed is None:
-            self._start |= {"generator": self._generator_state(), "carried": note_carried(self.env)}
+            self._start |= {"generator": self._generator_state(), "carried": note_carried(self.env, self._inner)}
         self._resets += 1
         self._actions.clear()
         self._episode_return = 0.0
@@ -117,12 +128,15 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             start |= {"generator": self._start["generator"], "carried": carried}
         if self.random.kept:
             start["random"] = self._start["random"]
-        state |= {"start": start, "actions": self._actions.array(), "attributes": self._attributes(shared=True)}
+        found = inspect_env(self.env)
+        state |= {"start": start, "actions": self._actions.array(), "attributes": found.digests}
         if self._actions.full:
             state["not_exact"] = "the episode is too long to be replayed"
+        elif found.unordered:
+            names = _names(found.unordered)
+            state["not_exact"] = f"{names} holds a set of objects, whose order is another in every process"
         elif self._survivors and self._resets > 1:
-            names = ", ".join(attribute_name(name) for name in self._survivors[:3])
-            state["not_exact"] = f"{names} cannot be looked into and outlives an episode"
+            state["not_exact"] = f"{_names(self._survivors)} cannot be looked into and outlives an episode"
         return state
 
     def restore_state(self, state: dict[str, Any] | None, fallback_seed: int) -> tuple[Any, str | None]:
@@ -232,6 +246,10 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         restored = with_generator_state(generator, state)
         if restored is not generator:
             self.unwrapped.np_random = restored
+
+
+def _names(labels: Sequence[str]) -> str:
+    return ", ".join(attribute_name(label) for label in sorted(set(labels))[:3])
 
 
 def _has_own_state(env: Any) -> bool:

@@ -94,6 +94,8 @@ def test_draws_that_begin_late_are_found_when_they_are_replayed() -> None:
         hiding_envs.SeedFirst,
         hiding_envs.MujocoStyle,
         hiding_envs.ObjectState,
+        hiding_envs.InnerGenerator,
+        hiding_envs.OwnFolder,
     ],
 )
 def test_these_come_back(make: Any, backend: str) -> None:
@@ -110,6 +112,7 @@ def test_these_come_back(make: Any, backend: str) -> None:
         (hiding_envs.ModuleCount, "hiding_envs.STEPS differs"),
         (hiding_envs.ReadsClock, "ReadsClock.before differs"),
         (hiding_envs.OldWorld, "OldWorld.world cannot be looked into and outlives an episode"),
+        (hiding_envs.Crowd, "Crowd.creatures holds a set of objects"),
         (hiding_envs.RaisingSetState, "restoring it raised OSError: no such simulator"),
     ],
 )
