@@ -18,6 +18,7 @@ from rl_training.data.rollout_buffer import RolloutMinibatch as RolloutMinibatch
 from rl_training.execution.draws import RandomSource
 from rl_training.execution.executor import recordable
 from rl_training.execution.optimizers import StepReport
+from rl_training.utils.fields import Needs as Needs
 from rl_training.utils.fields import Range as Range
 from rl_training.utils.schedules import Schedule as Schedule
 
