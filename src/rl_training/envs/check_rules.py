@@ -149,7 +149,7 @@ def check_repeatability(
             "warning",
             "carried-state",
             f"after other episodes, the same seed and actions give something else ({_at(step)})",
-            "set everything that changes in an episode in reset(); what must live on is put back only if it is plain data",
+            "set everything that changes in an episode in reset(), or set env.renew=true, which makes a new one for every episode",
         )
     if first.differs_at(other) is None and same_tree(first.generator, other.generator):
         report.add(
@@ -183,7 +183,7 @@ def add_grade(report: EnvReport, problem: str | None) -> None:
             "warning",
             "resume",
             f"a resumed run starts fresh episodes (grade episode-boundary): {problem}",
-            "use self.np_random only, set everything in reset(), or add get_state() and set_state(state) with plain data",
+            "use self.np_random only, set everything in reset() (or env.renew=true), or add get_state() and set_state(state)",
         )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.utils.errors import AxiomError, EnvFailure
+from rl_training.utils.user_code import user_place
 
 ObsProblem = Callable[[Any], str | None]
 """Says what is wrong with an observation's form, or None."""
@@ -152,7 +153,7 @@ def _unpacking_problem(method: str, error: BaseException) -> str | None:
     """A wrapper of Gymnasium's that could not take apart what the environment inside returned says no more than that."""
     if not isinstance(error, ValueError) or "values to unpack" not in str(error):
         return None
-    if not os.path.abspath(traceback.extract_tb(error.__traceback__)[-1].filename).startswith(_folder("gymnasium")):  # noqa: PTH100
+    if not traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_folder("gymnasium")):
         return None
     if method == "reset":
         return reset_problem(None, f"({error})")
@@ -161,14 +162,15 @@ def _unpacking_problem(method: str, error: BaseException) -> str | None:
 
 
 def _place(error: BaseException, env: object) -> str | None:
-    """file:line of the newest call inside the environment's own folder, else the newest outside Gymnasium and AxiomRL."""
-    frames = [(os.path.abspath(frame.filename), frame) for frame in traceback.extract_tb(error.__traceback__)]  # noqa: PTH100
-    home = _folder(type(env).__module__)
-    installed = "site-packages" in home
-    own = [frame for file, frame in frames if file.startswith(home) and ("site-packages" in file) == installed]
-    passing = (_folder("rl_training"), _folder("gymnasium"), _folder("importlib"))
-    others = [frame for file, frame in frames if not file.startswith(passing) and not frame.filename.startswith("<")]
-    newest = next(reversed((own if env is not None else []) or others), None)
+    """file:line of the newest call in the user's code, else in the environment's folder, else outside Gymnasium and AxiomRL."""
+    if (place := user_place(error)) is not None:
+        return place
+    frames = traceback.extract_tb(error.__traceback__)
+    home = _folder(type(env).__module__) if env is not None else "?"
+    own = [frame for frame in frames if frame.filename.startswith(home)]
+    passing = (_folder("rl_training"), _folder("gymnasium"), _folder("importlib"), "<")
+    others = [frame for frame in frames if not frame.filename.startswith(passing)]
+    newest = next(reversed(own or others), None)
     return None if newest is None else f"{newest.filename}:{newest.lineno}"
 
 

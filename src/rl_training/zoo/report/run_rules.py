@@ -100,6 +100,27 @@ def no_evaluation(run: RunRecord) -> Iterator[Finding]:
     )
 
 
+def cut_evaluations(run: RunRecord) -> Iterator[Finding]:
+    """Scores with episodes that did not end."""
+    cut = [record for record in run.evaluations if (number(record.get("cut_episodes")) or 0) > 0]
+    if not cut:
+        return
+    newest = cut[-1]
+    step = number(newest.get("step"))
+    yield Finding(
+        "cut_evaluation",
+        "warning",
+        "Evaluations were cut before their episodes ended",
+        f"{len(cut)} of {len(run.evaluations)} evaluations; the newest at step {show_steps(step or 0)}: "
+        f"{newest['cut_episodes']:g} of {number(newest.get('episodes')) or 0:g} episodes, whose returns are not whole",
+        "give the environment a time limit (`--set env.max_episode_steps=1000`), or evaluations a higher one "
+        "(`evaluation.max_episode_steps`)",
+        run,
+        metric="evaluation",
+        step=None if step is None else int(step),
+    )
+
+
 def slow(run: RunRecord) -> Iterator[Finding]:
     """One stage takes most of the training time, or evaluations most of the whole."""
     speed = throughput(run)
@@ -128,7 +149,7 @@ def slow(run: RunRecord) -> Iterator[Finding]:
         )
 
 
-RUN_RULES: tuple[Rule, ...] = (failed, interrupted, inexact_resumes, no_evaluation, slow)
+RUN_RULES: tuple[Rule, ...] = (failed, interrupted, inexact_resumes, no_evaluation, cut_evaluations, slow)
 
 
 def resumes(run: RunRecord) -> list[dict[str, str]]:

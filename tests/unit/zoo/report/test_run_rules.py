@@ -58,6 +58,17 @@ def test_a_completed_run_without_evaluation() -> None:
     assert list(rules.no_evaluation(record(status="running"))) == []
 
 
+def test_evaluations_with_cut_episodes_are_named() -> None:
+    lines = [
+        {"step": 1000 * n, "mean": 1.0, "episodes": 10, "cut_episodes": cut} for n, cut in ((1, 10), (2, 3), (3, 0))
+    ]
+    (finding,) = rules.cut_evaluations(record(evaluations=lines))
+    assert finding.seen == ("2 of 3 evaluations; the newest at step 2k: 3 of 10 episodes, whose returns are not whole")
+    assert "env.max_episode_steps" in finding.advice and finding.step == 2000
+    assert list(rules.cut_evaluations(record(evaluations=evaluations(1.0)))) == []
+    assert list(rules.cut_evaluations(record(evaluations=[{"step": 1, "mean": 1.0, "cut_episodes": "many"}]))) == []
+
+
 def test_shares_are_weighted_with_the_seconds_each_line_covers() -> None:
     """1000 steps at 1000/s are 1 s, 1000 at 100/s are 10 s: env (0.5 · 1 + 0.1 · 10) / 11, learn (0.2 · 1 + 0.8 · 10) / 11."""
     speed = throughput(
