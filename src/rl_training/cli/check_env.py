@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from rl_training.cli.options import (
+    WHOLE,
     Group,
     ImportModules,
     JsonOption,
@@ -33,9 +34,9 @@ class Command:
     output: Annotated[JsonOption, Group]
     set: Settings = ()
     """A key of the config's env section, e.g. --set env.kwargs.length=10; may be repeated."""
-    steps: Annotated[int, arg("N")] = 1_000
+    steps: Annotated[int, WHOLE, arg("N")] = 1_000
     """How many random steps are taken."""
-    seed: Annotated[int, arg("N")] = 0
+    seed: Annotated[int, WHOLE, arg("N")] = 0
     """Seed of the environment and of the actions."""
     import_modules: ImportModules = ()
 

@@ -45,7 +45,8 @@ def test_an_environment_alone_is_for_ppo(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_each_part_of_a_setting_has_its_own_origin(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = dry_run(["dqn", "--env", "CartPole-v1", "--set", "hyperparams.per_beta={start: 0.5, end: 1.0}"], capsys)
+    beta = ["--set", "hyperparams.prioritized=true", "--set", "hyperparams.per_beta={start: 0.5, end: 1.0}"]
+    shown = dry_run(["dqn", "--env", "CartPole-v1", *beta], capsys)
     assert shown["hyperparams.per_beta.start"]["origin"] == "command line"
     assert shown["hyperparams.per_beta.fraction"]["origin"] == "algorithm default"
 

@@ -41,6 +41,7 @@ WRONG = [
     ["eval", "run", "--episodes", "many"],
     ["eval", "run", "--seed", "None"],
     ["zoo", "benchmark", "smoke", "--jobs", "None"],
+    ["check-env", "CartPole-v1", "--steps", "many"],
 ]
 
 

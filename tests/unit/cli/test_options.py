@@ -19,6 +19,8 @@ import tyro
 from helpers.run_folders import write_run
 from rl_training.cli import watch, zoo
 from rl_training.cli.main import COMMANDS, main
+from rl_training.envs import check
+from rl_training.envs.check_report import EnvReport
 from rl_training.experiment.proof import conformance
 from rl_training.experiment.proof import resume as proof
 from rl_training.experiment.run import runner
@@ -98,6 +100,14 @@ TABLE: dict[str, dict[str, list[str]]] = {
         "--import": ["ppo", "--import=option_probe.py"],
         "--json": ["ppo", "--json"],
     },
+    "check-env": {
+        "ENV_ID": ["Acrobot-v1"],
+        "--set": ["CartPole-v1", "--set=env.max_episode_steps=7"],
+        "--steps": ["CartPole-v1", "--steps=77"],
+        "--seed": ["CartPole-v1", "--seed=7"],
+        "--import": ["CartPole-v1", "--import=option_probe.py"],
+        "--json": ["CartPole-v1", "--json"],
+    },
     "doctor": {"--json": ["--json"]},
     "zoo list": {
         "--algo": ["--algo=ppo"],
@@ -129,6 +139,7 @@ WITHOUT: dict[tuple[str, str], list[str]] = {
     ("leaderboard", "--fail-on-regression"): ["runs/six", "--compare-to=runs/one"],
     ("leaderboard", "--tolerance"): ["runs", "--compare-to=runs/one"],
     ("check-algorithm", ""): ["ppo"],
+    ("check-env", ""): ["CartPole-v1"],
     ("zoo show", ""): ["ppo/cartpole"],
     ("zoo run", ""): ["ppo/cartpole"],
     ("zoo benchmark", ""): ["smoke"],
@@ -214,9 +225,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "resume_run",
         lambda path, **options: real_resume(path) if "finished" in str(path) else recorded_resume(path, **options),
     )
-    report = proof.VerifyReport(True, 1, (), (), 1, (), 0.0)
+    report = proof.VerifyReport(True, 1, 1, (), (), 1, (), 0.0)
     monkeypatch.setattr(proof, "verify_resume", stand_in("verify", report))
     monkeypatch.setattr(conformance, "check_algorithm", stand_in("check", conformance.ConformanceReport("ppo", [])))
+    report_of_env = EnvReport("CartPole-v1")
+    monkeypatch.setattr(check, "check_env", stand_in("env", report_of_env))
     monkeypatch.setattr(benchmark, "run_benchmark", stand_in("benchmark", benchmark.BenchmarkOutcome()))
     monkeypatch.setattr(workers, "run_tasks", stand_in("tasks"))
     monkeypatch.setattr(watch, "_follow", lambda follower, console: seen.append("followed"))
