@@ -108,6 +108,8 @@ class TestArguments:
     def test_kwargs_cannot_reach_an_object(self) -> None:
         with pytest.raises(EnvCreationError, match="env.kwargs cannot reach Sized.*PPO\\(Sized, env="):
             PPO(Sized(), env={"kwargs": {"length": 7}})
+        with pytest.raises(ConfigError, match="env.renew makes a new environment .* Sized was given as an object"):
+            PPO(Sized(), env={"renew": True})
 
     def test_a_limit_and_wrappers_go_around_an_object(self) -> None:
         settings = {"max_episode_steps": 2, "wrappers": ["TimeAwareObservation"]}
@@ -127,6 +129,7 @@ class TestVectorEnvs:
             ({"env": {"autoreset": "next_step"}}, "env.autoreset is 'next_step'"),
             ({"env": {"kwargs": {"length": 3}}}, "env.kwargs is"),
             ({"env": {"wrappers": ["TimeAwareObservation"]}}, "env.wrappers is"),
+            ({"env": {"renew": True}}, "env.renew is True"),
             ({"evaluation": {"every": 100}}, "cannot be copied for evaluation"),
         ],
     )

@@ -62,7 +62,8 @@ class LoggingConfig:
     tensorboard: bool = True
     """Write TensorBoard event files."""
     console: Literal["auto", "live", "plain", "off"] = "auto"
-    """`live` is a panel, `plain` one line per report; `auto` is live on a terminal and plain elsewhere."""
+    """`live` is a panel, where there is a terminal or a notebook to draw it on; `plain` one line per report; `auto` is live on a
+    terminal and plain elsewhere."""
     info_keys: tuple[str, ...] = ()
     """Keys of the environments' `info` whose numbers are averaged into the metrics `info/KEY`, such as `[speed, episode.r]`; not
     with `env.backend: tensor`, whose steps nobody sees."""

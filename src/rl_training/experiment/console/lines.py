@@ -36,7 +36,8 @@ def make_console(config: TrainConfig, run_dir: Path | None = None, reference: Re
     if kind == "off":
         return Callback()
     console = RunConsole()
-    live = kind == "live" or (kind == "auto" and console.is_terminal)
+    # A panel needs a place that can be drawn on again; nothing at all would be the worst of reports.
+    live = kind != "plain" and (console.is_terminal or (kind == "live" and console.is_jupyter))
     title = f"{config.algo.upper()} on {config.env_id}, seed {config.seed}"
     view = RunView(title, config.total_timesteps, reference)
     return LivePanel(view, run_dir, console) if live and not console.is_dumb_terminal else PlainLines(view, run_dir)

@@ -58,6 +58,7 @@ class EnvSource:
                 "max_episode_steps": None,
                 "wrappers": [],
                 "restart_workers": 0,
+                "renew": False,
             },
         }
 
@@ -78,7 +79,7 @@ class EnvSource:
         name = self.name or config.env_id
         env = config.env if name == config.env_id else replace(config.env, kwargs={}, max_episode_steps=None)
         if isinstance(self.given, gym.Env):
-            env = replace(env, kwargs={})
+            env = replace(env, kwargs={}, renew=False)
         if name != config.env_id and env.backend in ("native", "tensor"):
             env = replace(env, backend="sync")
         facts = self.facts()
@@ -101,6 +102,10 @@ class EnvSource:
                 raise _no_copies()
         elif self.given is not None:
             custom_factory(self.given, config.env.kwargs)
+            if isinstance(self.given, gym.Env) and config.env.renew:
+                raise ConfigError(
+                    f"env.renew makes a new environment for every episode, and {self.name} was given as an object: give the class."
+                )
 
     def training_envs(self, config: TrainConfig) -> VectorEnv[Any, Any, Any] | None:
         """The environments to train in; None for an algorithm that learns from a dataset."""
