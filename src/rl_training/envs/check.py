@@ -238,7 +238,7 @@ def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int
             "seed every generator in reset(seed=seed)",
         )
     limit = episode_limit(given)
-    report.facts["time_limit"] = "none" if limit is None else f"{limit} steps"
+    report.facts["time_limit"] = "none declared" if limit is None else f"{limit} steps"
     if not ends and limit is None:
         report.add(
             "warning",

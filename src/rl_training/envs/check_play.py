@@ -130,7 +130,8 @@ def _look_at_box(
     seen.largest = max(seen.largest, float(np.abs(value.astype(np.float64)).max(initial=0.0)))
     if seen.outside is None:
         low, high = box.low.astype(np.float64), box.high.astype(np.float64)
-        beyond = (value < low) | (value > high)
+        with np.errstate(invalid="ignore"):  # rounding is no matter
+            beyond = (value < low - 1e-5 * (1 + np.abs(low))) | (value > high + 1e-5 * (1 + np.abs(high)))
         if beyond.any():
             place = int(np.flatnonzero(beyond.ravel())[0])
             bounds = f"{low.ravel()[place]:g} to {high.ravel()[place]:g}"

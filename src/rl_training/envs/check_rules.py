@@ -26,7 +26,8 @@ def check_spaces(report: EnvReport, observation: spaces.Space[Any], action: spac
                 "error",
                 "observation-space",
                 f"{where} is a {type(leaf).__name__}, which no policy can read",
-                "turn it into Box, Discrete, MultiDiscrete or MultiBinary, e.g. with gymnasium.wrappers.TransformObservation",
+                "turn it into Box, Discrete, MultiDiscrete or MultiBinary with gymnasium.wrappers.TransformObservation"
+                + (", or leave it out with the wrapper FilterObservation" if key else ""),
             )
         elif 0 in (leaf.shape or ()):
             report.add("error", "observation-space", f"{where} has the shape {leaf.shape}, which holds no values")
@@ -107,7 +108,7 @@ def check_rewards(report: EnvReport, rewards: np.ndarray[Any, Any]) -> None:
 
 
 def check_episodes(report: EnvReport, seen: Play, limit: int | None, steps: int) -> None:
-    report.facts["time_limit"] = "none" if limit is None else f"{limit} steps"
+    report.facts["time_limit"] = "none declared" if limit is None else f"{limit} steps"
     if seen.lengths:
         mean = float(np.mean(seen.lengths))
         report.facts["episodes"] = f"{len(seen.lengths)} ended, {mean:.1f} steps each, {seen.terminated} terminated"
@@ -141,7 +142,7 @@ def check_repeatability(
         report.add(
             "warning",
             "determinism",
-            f"two environments with the same seed and actions differ {_at(step)}: no run can be repeated or resumed exactly",
+            f"two environments with the same seed and actions differ {_at(step)}: no run can be repeated",
             "let everything random come from self.np_random; no clock, no os.urandom, no attributes of the class",
         )
     elif (step := first.differs_at(again)) is not None:
@@ -169,7 +170,8 @@ def space_text(space: spaces.Space[Any]) -> str:
         return f"Box {space.shape} {space.dtype}, {low:g} to {high:g}"
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return "; ".join(f"{key}: {space_text(leaf)}" for key, leaf in flat_obs_spaces(space).items())
-    return " ".join(str(space).split())
+    known = isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    return " ".join(str(space).split()) if known else type(space).__name__
 
 
 def _at(step: int) -> str:

@@ -137,7 +137,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 def raised_text(error: BaseException, env: object = None) -> str:
     """Type, first line and place of an error in code that is not ours, and the way out where it is known."""
     text = (str(error).strip().splitlines() or [""])[0][:500]
-    what = f"it called sys.exit({text})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {text}"
+    kind = type(error).__name__
+    what = f"it called sys.exit({text})" if isinstance(error, SystemExit) else f"{kind}: {text}" if text else kind
     place = _place(error, env)
     hint = ""
     if isinstance(error, TypeError) and "reset()" in text and ("'seed'" in text or "'options'" in text):

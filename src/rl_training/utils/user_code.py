@@ -98,7 +98,8 @@ def _is_users(filename: str) -> bool:
     if filename.startswith("<"):  # <frozen importlib>, <string>
         return False
     path = Path(filename).resolve()
-    return not path.is_relative_to(PACKAGE) and not str(path).startswith(_LIBRARIES)
+    installed = str(path).startswith(_LIBRARIES) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return not installed and not path.is_relative_to(PACKAGE)
 
 
 def _short(filename: str) -> str:

@@ -75,7 +75,7 @@ def test_environments_that_are_right_have_nothing_to_mend(env: Any) -> None:
 def test_the_facts_are_those_of_the_environment() -> None:
     report = check_env(lambda: ConstantRewardEnv(2.5, SCRIPT), steps=110)
     assert report.facts["observation_space"] == "Box (2,) float32, 0 to inf"
-    assert report.facts["action_space"] == "Discrete(3)" and report.facts["time_limit"] == "none"
+    assert report.facts["action_space"] == "Discrete(3)" and report.facts["time_limit"] == "none declared"
     assert report.facts["episodes"] == "20 ended, 5.5 steps each, 10 terminated"
     assert report.facts["rewards"] == "2.5 to 2.5, mean 2.5"
     assert report.to_dict()["facts"] == report.facts and report.to_dict()["passed"] is True
