@@ -18,6 +18,7 @@ from rl_training.cli.options import (
     Number,
     arg,
     echo,
+    env_can_be_named,
     import_modules,
     print_json,
     print_notes,
@@ -55,7 +56,8 @@ class Command:
         checkpoint, notes = open_checkpoint(self.path, best=self.best)
         print_notes(notes)
         agent = agent_of(checkpoint)
-        result = agent.evaluate(self.episodes, env=self.env, deterministic=not self.stochastic, seed=self.seed)
+        with env_can_be_named(self.env):
+            result = agent.evaluate(self.episodes, env=self.env, deterministic=not self.stochastic, seed=self.seed)
         env_id = self.env or agent.config.env_id
         if self.output.json:
             print_json({"checkpoint": str(checkpoint.path), "env_id": env_id, **result.to_dict()})

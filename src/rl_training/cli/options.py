@@ -6,7 +6,8 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.disk import replace_file
-from rl_training.utils.errors import UserError
+from rl_training.utils.errors import EnvCreationError, UserError
 from rl_training.utils.printable import printable
 from rl_training.utils.safe_files import require_replaceable
 from rl_training.utils.streams import abandon
@@ -200,6 +201,19 @@ class JsonOption:
 
     json: Flag = False
     """Print the result as JSON on stdout."""
+
+
+@contextmanager
+def env_can_be_named(env_id: str | None) -> Iterator[None]:
+    """Adds to the error over an unknown environment that --env names one: a run may have got its own in Python."""
+    try:
+        yield
+    except EnvCreationError as error:
+        if env_id is not None or "unknown environment" not in str(error):
+            raise
+        raise EnvCreationError(
+            f"{error}\nFor a run that got its environment in Python: --env ENV_ID names it"
+        ) from error
 
 
 def echo(text: str, end: str = "\n") -> None:

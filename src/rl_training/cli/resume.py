@@ -17,6 +17,7 @@ from rl_training.cli.options import (
     Number,
     Settings,
     arg,
+    env_can_be_named,
     import_modules,
     overrides_of,
     print_json,
@@ -53,7 +54,8 @@ class Command:
 
         import_modules(self.import_modules)
         changes = overrides_of(self.set, {"total_timesteps": self.total_timesteps, "device": self.device})
-        result = resume_run(self.path, changes=changes, env_id=self.env, find_reference=find_reference)
+        with env_can_be_named(self.env):
+            result = resume_run(self.path, changes=changes, env_id=self.env, find_reference=find_reference)
         print_notes(result.notes)
         if self.output.json:
             print_json(summary(result))

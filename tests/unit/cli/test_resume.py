@@ -9,8 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
+from rl_training import A2C
 from rl_training.cli.main import main
 from rl_training.experiment.run import runner
 
@@ -157,3 +159,26 @@ def test_a_path_seen_from_inside_the_run_means_the_run(
     assert (Path.cwd() / result["run_dir"]).resolve() == run_dir.resolve()
     assert metadata(run_dir)["latest_metrics"]["global_step"] == 160
     assert not (run_dir / folder / "runs").exists()
+
+
+def test_a_run_that_got_its_environment_in_python_goes_on_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make_pole() -> gym.Env[Any, Any]:
+        return gym.make("CartPole-v1")
+
+    settings = {"num_steps": 8, "num_envs": 2, "evaluation": {"every": 0}, "logging": {"tensorboard": False}}
+    agent = A2C(make_pole, seed=0, output_dir=str(tmp_path), **settings)
+    agent.learn(32)
+    agent.close()
+    (run_dir,) = tmp_path.iterdir()
+    for command in ("eval", "resume"):
+        assert main([command, str(run_dir)]) == 2
+        assert "unknown environment 'make_pole'" in (err := capsys.readouterr().err) and "--env ENV_ID names it" in err
+    assert main(["eval", str(run_dir), "--env=CartPole-v1", "--episodes=1"]) == 0
+    assert main(["resume", str(run_dir), "--env=CartPole-v1", "--total-timesteps=64", "--json"]) == 0
+    assert list(tmp_path.iterdir()) == [run_dir], "it is the same run, and goes on in its folder"
+    (entry,) = metadata(run_dir)["resumes"]
+    assert entry["changes"][0] == {"key": "env_id", "old": "make_pole", "new": "CartPole-v1"}
+    shutil.rmtree(sorted((run_dir / "checkpoints").glob("step_*"))[-1])  # as if killed before the next checkpoint
+    assert main(["resume", str(run_dir)]) == 0

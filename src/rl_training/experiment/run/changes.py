@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from rl_training.experiment.config.loader import resolve
@@ -12,7 +12,7 @@ from rl_training.utils.errors import UserError
 
 FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "checkpoint", "logging", "stopping"}
 """Config keys that alter nothing of what a step of training computes, but for schedules, which follow the new total."""
-HYPERPARAMS = "hyperparams"
+HYPERPARAMS, ENV_ID = "hyperparams", "env_id"
 
 _NETWORK, _REPLAY, _BEGINNING = (
     "the saved networks are built with it",
@@ -56,20 +56,27 @@ def changed_config(config: TrainConfig, changes: Mapping[str, Any]) -> tuple[Tra
     return new, [Change(key=key, old=before.get(key), new=after.get(key)) for key in keys]
 
 
-def recorded_hyperparams(resumes: object) -> dict[str, Any]:
-    """The hyperparameters that earlier resumes have changed, with their newest values, from the lineage in metadata.json."""
+def recorded_changes(resumes: object) -> dict[str, Any]:
+    """What earlier resumes have changed of the training, with its newest values, from the lineage in metadata.json.
+
+    That is hyperparameters, and the name of an environment that was handed over in Python.
+    """
     found: dict[str, Any] = {}
     for entry in resumes if isinstance(resumes, list) else []:
         changes = entry.get("changes") if isinstance(entry, dict) else None
         for change in changes if isinstance(changes, list) else []:
-            if isinstance(change, dict) and str(change.get("key")).startswith(f"{HYPERPARAMS}."):
+            if isinstance(change, dict) and (_is_hyperparam(change.get("key")) or change.get("key") == ENV_ID):
                 found[str(change["key"])] = change.get("new")
     return found
 
 
-def changes_learning(changes: Sequence[Change]) -> bool:
+def changes_learning(changes: Iterable[Change]) -> bool:
     """Whether the run is another one from here on."""
-    return any(change["key"].startswith(f"{HYPERPARAMS}.") for change in changes)
+    return any(_is_hyperparam(change["key"]) for change in changes)
+
+
+def _is_hyperparam(key: object) -> bool:
+    return str(key).startswith(f"{HYPERPARAMS}.")
 
 
 def describe(changes: Sequence[Change]) -> str:

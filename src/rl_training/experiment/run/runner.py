@@ -18,12 +18,13 @@ from rl_training.experiment.config.stored import stored_config
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import build_algorithm, complete_config
 from rl_training.experiment.run.changes import (
+    ENV_ID,
     FREE_TO_CHANGE,
     Change,
     changed_config,
     changes_learning,
     describe,
-    recorded_hyperparams,
+    recorded_changes,
 )
 from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.env_source import EnvSource
@@ -72,6 +73,7 @@ def resume_run(
     with nullcontext() if run_dir is None else RunLock(run_dir) as lock:
         checkpoint, notes = _take_checkpoint(Path(path), run_dir)
         config = _config_to_resume(run_dir, checkpoint)
+        named: list[Change] = []
         if env_id is not None and env_id != config.env_id:
             if checkpoint is None or config.env_id in gym.registry:
                 notes = [*notes, f"{env_id} instead of {config.env_id}: another task, so it starts with fresh episodes"]
@@ -80,6 +82,8 @@ def resume_run(
                 run_dir, lock = None, None
             if checkpoint is not None and run_dir is None:
                 forget_envs(checkpoint)
+            if run_dir is not None:
+                named = [Change(key=ENV_ID, old=config.env_id, new=env_id)]
             config = replace(config, env_id=env_id)
         if run_dir is None and checkpoint is not None:
             notes = [*notes, f"continues {checkpoint.path} in a new run directory"]
@@ -92,7 +96,7 @@ def resume_run(
             _check_total(checkpoint, config, wanted)
         if changes_learning(changed):
             notes = [*notes, f"not the same run from here on: {describe(changed)}"]
-        return _run(config, run_dir, checkpoint, notes, (), find_reference, changed, lock)
+        return _run(config, run_dir, checkpoint, notes, (), find_reference, [*named, *changed], lock)
 
 
 def _config_to_resume(run_dir: Path | None, checkpoint: Checkpoint | None) -> TrainConfig:
@@ -151,7 +155,7 @@ def _run(
         if run_dir is None:
             run_dir = make_run_dir(config)
         # A run whose hyperparameters changed on the way is not what a result of the same config was measured on.
-        mixed = changes_learning(changed) or (resumed_in_place and bool(_recorded(run_dir)))
+        mixed = changes_learning(changed) or (resumed_in_place and any(key != ENV_ID for key in _recorded(run_dir)))
         reference = find_reference(config) if find_reference is not None and not mixed else None
         save_reference(run_dir, reference)
         session = TrainingSession(
@@ -194,7 +198,7 @@ def _current_config(run_dir: Path, saved: TrainConfig) -> TrainConfig:
 
 def _recorded(run_dir: Path) -> dict[str, Any]:
     try:
-        return recorded_hyperparams(RunMetadata.load(run_dir).values.get("resumes"))
+        return recorded_changes(RunMetadata.load(run_dir).values.get("resumes"))
     except UserError:  # not there yet, or damaged: then the session makes a new one and says so
         return {}
 
