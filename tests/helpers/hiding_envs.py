@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from helpers.envs import CounterEnv, RandomWalkEnv
 
@@ -31,6 +32,15 @@ class GlobalDraws(CounterEnv):
 
     def _obs(self) -> Any:
         return np.array([self.count, self.goal if self.count >= 3 else 0.0], dtype=np.float32)
+
+
+class TorchDraws(GlobalDraws):
+    """Draws from torch's process-wide generator."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation = CounterEnv.reset(self, seed=seed)
+        self.goal = float(torch.randn(()))
+        return observation
 
 
 class LateGlobalDraws(GlobalDraws):

@@ -158,7 +158,7 @@ class _Walker:
             update(repr(value).encode())
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
             update(f"{value.dtype}{value.shape}".encode())
-            update(np.ascontiguousarray(value).tobytes())
+            update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         elif id(value) in self._layers or module.partition(".")[0] in _ONLOOKING_PACKAGES:
             pass  # the layers are looked into one by one
         elif isinstance(value, type | types.BuiltinFunctionType):

@@ -29,7 +29,7 @@ from rl_training.envs.carried import (
 from rl_training.envs.checked_env import CheckedEnv
 from rl_training.envs.flat_observations import FlatObservation
 from rl_training.envs.inspection import attribute_name, first_difference, inspect_env, layers_of
-from rl_training.envs.own_random import OwnRandom
+from rl_training.envs.own_random import OwnRandom, moved
 from rl_training.utils.process_random import preserved_process_random, process_random_state
 from rl_training.utils.spaces import map_obs, same_tree
 
@@ -117,8 +117,8 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             "return": self._episode_return,
             "done": self._done,
         }
-        if self.random.kept:
-            state["random"] = self.random.state()
+        if (kept := self.random.kept(self.random.state())) is not None:
+            state["random"] = kept
         if (own := self._own_state()) is not None:
             elapsed = [limit._elapsed_steps for limit in self._time_limits()]
             return {**state, "own": own, "elapsed": elapsed, "attributes": self._attributes(shared=False)}
@@ -126,8 +126,8 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         if "carried" in self._start:
             carried = carried_tree(self._start["carried"], self._at_first)
             start |= {"generator": self._start["generator"], "carried": carried}
-        if self.random.kept:
-            start["random"] = self._start["random"]
+        if (kept := self.random.kept(self._start["random"])) is not None:
+            start["random"] = kept
         found = inspect_env(self.env)
         state |= {"start": start, "actions": self._actions.array(), "attributes": found.digests}
         if self._actions.full:
@@ -164,7 +164,7 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         else:
             with preserved_process_random():
                 self._bring_back(state)
-        if "random" in state and not same_tree(self.random.state(), state["random"]):
+        if "random" in state and not same_tree(self.random.kept(self.random.state()), state["random"]):
             raise _NotExact(f"what it draws from {SHARED_GENERATORS} differs")
 
     def _bring_back(self, state: dict[str, Any]) -> None:
@@ -213,7 +213,8 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             if self._done or not self.action_space.contains(native_action):
                 raise _NotExact("the replayed episode ends early")
             self.step(native_action)
-        if "random" not in start and (self.random.draws or not same_tree(process_random_state(), before)):
+        hidden = self.random.kinds if "random" not in start else ()
+        if hidden or (not self.random.in_worker and moved(before, process_random_state())):
             raise _NotExact(f"it draws from {SHARED_GENERATORS}, which others share: let it use self.np_random")
         self._restored_done = self._done
         if not same_tree(map_obs(np.asarray, self._observation), state["observation"]):

@@ -52,8 +52,9 @@ def goes_on_the_same(first: EnvStepper, second: EnvStepper, steps: int = 60) -> 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize("steps", [1, 9, 23])
-def test_draws_from_the_process_wide_generators_come_back(backend: str, steps: int) -> None:
-    first, second = resumed(hiding_envs.GlobalDraws, steps=steps, backend=backend)
+@pytest.mark.parametrize("make", [hiding_envs.GlobalDraws, hiding_envs.TorchDraws])
+def test_draws_from_the_process_wide_generators_come_back(make: Any, backend: str, steps: int) -> None:
+    first, second = resumed(make, steps=steps, backend=backend)
     assert second.resume_grade == "exact", second.resume_problem
     assert goes_on_the_same(first, second)
 
