@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from rl_training.utils.errors import UserError
+from rl_training.utils.numbers import finite
+from rl_training.utils.printable import quoted
 from rl_training.utils.safe_files import read_json
 
 PACKAGE = Path(__file__).parent
@@ -190,7 +191,7 @@ def _seed(run: Mapping[str, Any]) -> SeedResult:
 
 
 def _number(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{value} is not a score")
+    number = finite(value)
+    if number is None:
+        raise ValueError(f"{quoted(value)} is not a score")
     return number

@@ -8,17 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rl_training.utils.numbers import finite
 from rl_training.utils.printable import csv_cell
 
-
-def number(value: object) -> float | None:
-    """The value if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond every float
-        return None
+number = finite  # as everything that reads runs and results calls it
 
 
 def mapping(value: object) -> dict[str, Any]:

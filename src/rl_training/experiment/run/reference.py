@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Any
 from rl_training.experiment.run.run_dir import write_atomically
 from rl_training.utils.disk import writing
 from rl_training.utils.errors import UserError
+from rl_training.utils.numbers import finite
 from rl_training.utils.safe_files import read_json
 
 REFERENCE = "reference.json"
@@ -114,7 +114,7 @@ class Reference:
         if not reference.last_scores or not reference.curves or not all(reference.curves):
             raise ValueError("it has no scores")
         scores = [reference.last_mean, *reference.last_interval, *reference.last_scores]
-        if not all(map(math.isfinite, [*scores, *(mean for curve in reference.curves for _, mean in curve)])):
+        if None in map(finite, [*scores, *(mean for curve in reference.curves for _, mean in curve)]):
             raise ValueError("it has a score that is not finite")
         if any(after[0] <= before[0] for curve in reference.curves for before, after in pairwise(curve)):
             raise ValueError("the steps of a curve do not rise")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rl_training.experiment.run.reference import Band, Reference, value_at
+from rl_training.utils.numbers import finite
 
 HISTORY_LINES = 2000
 """How many lines of a long log are read for the curves of a run's past; a panel has room for far fewer."""
@@ -60,12 +60,12 @@ class Evaluation:
     @classmethod
     def from_record(cls, step: int, record: Mapping[str, Any]) -> Evaluation | None:
         """From the keys of evaluations.jsonl; None if the mean was not finite or the line is not whole."""
-        mean, low, high = (_finite(record.get(key)) for key in ("mean", "ci_low", "ci_high"))
+        mean, low, high = (finite(record.get(key)) for key in ("mean", "ci_low", "ci_high"))
         if mean is None or low is None or high is None:
             return None
-        success = _finite(record.get("success_rate"))
-        episodes = int(_finite(record.get("episodes")) or 0)
-        cut = int(_finite(record.get("cut_episodes")) or 0)
+        success = finite(record.get("success_rate"))
+        episodes = int(finite(record.get("episodes")) or 0)
+        cut = int(finite(record.get("cut_episodes")) or 0)
         return cls(step, mean, low, high, episodes, bool(record.get("deterministic")), success, cut)
 
     @property
@@ -103,7 +103,7 @@ class RunView:
         self.metrics, self.step = metrics, max(self.step, step)
         if (value := self.episode_return) is not None:
             self.returns.add(step, value)
-        if (elapsed := _finite(metrics.get("time/elapsed"))) is not None:
+        if (elapsed := finite(metrics.get("time/elapsed"))) is not None:
             self.elapsed = elapsed
             self._times.add(step, elapsed)
 
@@ -127,11 +127,11 @@ class RunView:
     @property
     def episode_return(self) -> float | None:
         """Mean return of the newest training episodes."""
-        return _finite(self.metrics.get("episode_return"))
+        return finite(self.metrics.get("episode_return"))
 
     @property
     def steps_per_second(self) -> float | None:
-        return _finite(self.metrics.get("time/steps_per_second"))
+        return finite(self.metrics.get("time/steps_per_second"))
 
     @property
     def eta(self) -> float | None:
@@ -152,7 +152,7 @@ class RunView:
         shares = {
             key.removeprefix("time/").removesuffix("_share"): share
             for key, value in self.metrics.items()
-            if key.startswith("time/") and key.endswith("_share") and (share := _finite(value)) is not None
+            if key.startswith("time/") and key.endswith("_share") and (share := finite(value)) is not None
         }
         if not shares:
             return {}
@@ -206,13 +206,3 @@ def number(value: float | None) -> str:
     if abs(value) >= 1e7:
         return f"{value:.3g}"
     return f"{value:,.1f}" if abs(value) >= 10 or value == 0 else f"{value:,.2f}"
-
-
-def _finite(value: Any) -> float | None:
-    """A number, or None for what is none: JSON has null where a value was NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond every float
-        return None

@@ -21,7 +21,7 @@ COLOURS = 5
 DASHES = 4
 """Colours of the palette in page.css; when they are used up they come again with another dash."""
 MAX_SEED_LINES = 60
-_LARGEST = 1e100  # beyond it, lengths and powers of ten overflow
+_LARGEST, _SMALLEST = 1e100, 1e-100  # beyond them, lengths and powers of ten overflow or vanish
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _padded(values: Sequence[float] | Floats, share: float) -> Scale:
         return Scale(0.0, 1.0)
     low, high = (float(value) for value in np.clip([np.min(values), np.max(values)], -_LARGEST, _LARGEST))
     size = max(abs(low), abs(high))
-    pad = (high - low) * share if high - low > 1e-9 * size else max(size * share, 0.5)
+    pad = (high - low) * share if high - low > max(1e-9 * size, _SMALLEST) else max(size * share, 0.5)
     return Scale(low - pad, high + pad)
 
 
