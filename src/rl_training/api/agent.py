@@ -276,7 +276,10 @@ class Agent:
             raise UserError(f"{type(self).__name__} has no memory: pass state=None")
         state = initial if state is None else state
         if episode_start is not None:
-            starts = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1).expand(count_of(obs))
+            flags = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1)
+            if len(flags) not in (1, count_of(obs)):
+                raise UserError(f"episode_start has {len(flags)} flags for {count_of(obs)} observations")
+            starts = flags.expand(count_of(obs))
             state = restarted(state, initial, starts)
         training = self.policy.training
         self.policy.train(False)
