@@ -13,6 +13,7 @@ import pytest
 from rl_training import PPO, load_agent
 from rl_training.cli.main import main
 from rl_training.experiment.config.train_config import TrainConfig
+from rl_training.experiment.proof.folders import differing_files
 from rl_training.experiment.run.lock import LOCK, RunLock
 from rl_training.experiment.run.runner import resume_run, start_run
 from rl_training.utils.errors import UserError
@@ -50,6 +51,7 @@ def everything(folder: Path) -> dict[str, tuple[bytes | None, int]]:
 HOLD = """
 import sys
 from pathlib import Path
+from rl_training.experiment.proof.folders import differing_files
 from rl_training.experiment.run.lock import RunLock
 
 with RunLock(Path(sys.argv[1])):
@@ -128,6 +130,18 @@ def test_an_agent_does_not_go_on_where_another_process_has_continued_its_run(tmp
     resume_run(result.run_dir, total_timesteps=128)  # between two calls nobody holds the lock
     with pytest.raises(UserError, match="another process has continued"):
         agent.learn(256)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(run_dir, tmp_path, capsys):
+    copy = tmp_path / run_dir.name
+    (copy / "checkpoints" / ".tmp-step_000000000").mkdir(parents=True)
+    shutil.copy(run_dir / "config.yaml", copy)
+    assert main(["resume", str(copy)]) == 0
+    printed = capsys.readouterr()
+    assert "began again; now at 128 steps" in printed.out and "no checkpoint yet" in printed.err
+    (copy / "tensorboard").mkdir()
+    (copy / "videos").mkdir()
+    assert differing_files(run_dir, copy) == []
 
 
 def make_unwritable(folder: Path) -> None:

@@ -60,8 +60,9 @@ class Command:
         if self.output.json:
             print_json(summary(result))
             return result.exit_code
+        how = "began again" if result.resume_grade is None else f"resumed (grade {result.resume_grade})"
         print_card(
-            f"resumed (grade {result.resume_grade}); now at {int(result.metrics['global_step']):,} steps",
+            f"{how}; now at {int(result.metrics['global_step']):,} steps",
             result,
             [],
             self.import_modules,
