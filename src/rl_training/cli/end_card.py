@@ -29,7 +29,7 @@ def print_card(
         echo(f"best checkpoint ({number(result.best_score)}): {result.best_checkpoint_path}")
     echo(reference_text(result))
     if result.stop_reason is not None:
-        echo(f"stopped: {result.stop_reason}")
+        echo(result.stop_reason if result.stop_reason.startswith("stopped") else f"stopped: {result.stop_reason}")
     echo(f"run folder: {result.run_dir}")
     if result.exit_code:
         echo(f"resume with: {program()} resume {run_dir}{again}")

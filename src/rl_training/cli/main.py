@@ -24,19 +24,19 @@ from rl_training.version import __version__
 
 # Name -> (module with a dataclass `Command`, one line of help). Modules load only when their command is called.
 COMMANDS = {
-    "train": ("rl_training.cli.train", "train an agent from a preset or a config file"),
+    "train": ("rl_training.cli.train", "train a preset, a config, or any algorithm on any env"),
     "eval": ("rl_training.cli.evaluate", "evaluate a run or a checkpoint"),
     "resume": ("rl_training.cli.resume", "continue a run that was stopped or killed"),
     "watch": ("rl_training.cli.watch", "follow a run from another terminal"),
-    "report": ("rl_training.cli.report", "report on runs: scores, curves, differences, and what looks wrong"),
-    "zoo": ("rl_training.cli.zoo", "presets with their measured scores: list, show, run, benchmark"),
-    "leaderboard": ("rl_training.cli.leaderboard", "rank algorithms by measured scores, or compare runs to a baseline"),
-    "verify-resume": ("rl_training.cli.verify_resume", "prove that a killed and resumed run ends bit for bit the same"),
+    "report": ("rl_training.cli.report", "report on runs: scores, curves, what looks wrong"),
+    "zoo": ("rl_training.cli.zoo", "presets with their scores: list, show, run, benchmark"),
+    "leaderboard": ("rl_training.cli.leaderboard", "rank algorithms, or compare runs to a baseline"),
+    "verify-resume": ("rl_training.cli.verify_resume", "prove that a killed and resumed run ends the same"),
     "check-algorithm": (
         "rl_training.cli.check_algorithm",
-        "put an algorithm, also one of your own, through the conformance suite",
+        "put an algorithm through the conformance suite",
     ),
-    "check-env": ("rl_training.cli.check_env", "check an environment, also one of your own, and say what to mend"),
+    "check-env": ("rl_training.cli.check_env", "check an environment, and say what to mend"),
     "doctor": ("rl_training.cli.doctor", "show what is installed and what is wrong, with the fix"),
 }
 
@@ -48,8 +48,8 @@ WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and re
   axiomrl train                               train PPO on CartPole and solve it
   axiomrl train --algo sac --env Pendulum-v1  any algorithm, any environment
   axiomrl eval RUN                            evaluate what came out
-  axiomrl resume RUN                          continue a stopped run, bit for bit
-  axiomrl check-env ENV_ID                    check an environment, also your own
+  axiomrl resume RUN                          continue it, bit for bit
+  axiomrl check-env ENV_ID                    check an environment, or yours
   axiomrl doctor                              check this machine
 
 `axiomrl --help` lists all commands, `axiomrl COMMAND --help` explains one.

@@ -24,7 +24,7 @@ class Command:
     options: Annotated[ConfigOptions, Group]
     output: Annotated[JsonOption, Group]
     seeds: Annotated[str | None, TEXT, arg("SEEDS")] = None
-    """Train once per seed, e.g. --seeds 0-4 or --seeds 1,2,7-9."""
+    """Train once per seed, such as 0-4 or 1,5-7."""
     jobs: Annotated[int, WHOLE, arg("N")] = 1
     """With --seeds: how many runs side by side, each in a process of its own."""
     dry_run: Flag = False

@@ -72,7 +72,7 @@ def test_a_config_of_ones_own_has_no_reference() -> None:
 def test_an_interrupted_run_gets_the_resume_command_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     print_card("x", result([1.0], stop_reason="stopped by SIGINT", exit_code=130), ["train ppo/pendulum"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3] == "stopped: stopped by SIGINT"
+    assert lines[-3] == "stopped by SIGINT"
     assert lines[-1].startswith("resume with: ") and lines[-1].endswith("axiomrl resume runs/x")
 
 

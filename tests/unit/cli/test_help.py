@@ -57,6 +57,12 @@ def test_a_wrong_value_is_named_without_words_of_python(
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_the_list_of_commands_fits_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"]):
+        assert main(arguments) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_an_unknown_preset_is_not_answered_with_a_wall_of_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "xyz/nothing"]) == 2
     assert len(capsys.readouterr().err) < 200
