@@ -42,7 +42,7 @@ def package_hyperparams(settings: Any) -> dict[str, Any]:
     """The reference's settings under the package's names."""
     values = {name: value for name, value in dataclasses.asdict(settings).items() if name not in RUN_SETTINGS}
     if "learning_rate" in values:
-        values["learning_rate"] = {"start": settings.learning_rate, "end": 0.0}
+        values |= {"learning_rate": {"start": settings.learning_rate, "end": 0.0}, "optimizer": "rmsprop"}
     return values
 
 
