@@ -86,15 +86,16 @@ class CheckpointStore:
         self, groups: Collection[str] | None = None, verify: Verify = lambda checkpoint: None
     ) -> tuple[Checkpoint, list[str]]:
         """The newest sound checkpoint, and a message for each damaged one that was passed over. Changes nothing."""
-        for _ in range(_TRIES - 1):
-            steps = self.steps()
-            with contextlib.suppress(CheckpointError):
+        tries, steps = 0, self.steps()
+        while True:
+            try:
                 checkpoint, damaged = self._newest_sound(groups, verify)
                 return checkpoint, [f"{error}; passed over" for error in damaged.values()]
-            if steps == self.steps():  # nothing was rotated meanwhile, so looking again would find the same
-                break
-        checkpoint, damaged = self._newest_sound(groups, verify)
-        return checkpoint, [f"{error}; passed over" for error in damaged.values()]
+            except CheckpointError:
+                tries, before, steps = tries + 1, steps, self.steps()
+                # If nothing was rotated meanwhile, looking again would find the same.
+                if steps == before or tries == _TRIES:
+                    raise
 
     def recover(self, verify: Verify = lambda checkpoint: None) -> tuple[Checkpoint, list[str]]:
         """The same for the run's one writer: leftovers are swept first, and damaged checkpoints are set aside."""
@@ -118,7 +119,7 @@ class CheckpointStore:
         candidates = [step for step in [self.best_step()] if step is not None]
         for step in self.steps():
             # A crash between folder and pointer leaves the pointer one behind; the folder has the flag too.
-            with contextlib.suppress(CheckpointError):
+            with contextlib.suppress(CheckpointError, UserError):  # damaged, or rotated out just now
                 if read_checkpoint(self.path(step), ()).info.get("best") is True:
                     candidates.append(step)
         if not candidates:

@@ -351,3 +351,17 @@ def test_a_path_that_means_no_checkpoint(path, message, tmp_path):
     (tmp_path / "a_file").write_text("x")
     with pytest.raises(UserError, match=message):
         resolve_checkpoint(tmp_path / path)
+
+
+def test_a_reader_that_is_overtaken_by_the_writer_looks_again(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(100, groups(1.0), {})
+
+    def slow(checkpoint: Checkpoint) -> None:
+        """While its segments are read, the run saves anew and rotates this one out."""
+        if checkpoint.info["step"] == 100:
+            store.save(200, groups(2.0), {})
+            raise CheckpointError("a file is missing")
+
+    checkpoint, messages = store.load_latest(verify=slow)
+    assert (checkpoint.info["step"], messages) == (200, [])
