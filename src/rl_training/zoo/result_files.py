@@ -129,7 +129,7 @@ def read_result_files(folder: Path) -> tuple[list[ResultFile], list[str]]:
 def read_result_file(path: Path) -> ResultFile:
     """One data file, checked: its parts are there and its mean and interval belong to its seeds."""
     try:
-        record = read_json(path)
+        record = read_json(path.resolve())  # a link is fine here: whoever names the file, or installed it, put it there
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: cannot be read as JSON ({why})") from None

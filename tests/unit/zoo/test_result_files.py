@@ -1,6 +1,7 @@
 """Result files: read as they are, refused when they do not add up, and shipped with the package."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -136,3 +137,14 @@ def test_the_wheel_carries_results_presets_and_manifests(installed):
     assert measured.split() == [result.preset for result in shipped_results()]
     assert presets.split() == preset_names() and manifests.split() == manifest_names()
     assert not [path for path in Path(folder).iterdir() if path.is_dir()], "controls and speed figures stay outside"
+
+
+def test_a_link_to_a_result_is_read_and_a_pipe_is_not(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text(json.dumps(record()))
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    assert read_result_file(tmp_path / "link.json").last_mean == 15.0
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    for name in ("pipe.json", "endless.json"):
+        with pytest.raises(UserError, match="not a regular file"):
+            read_result_file(tmp_path / name)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BufferedReader
@@ -14,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from rl_training.experiment.checkpoint.codec import DTYPE_CODES, Json
+from rl_training.utils import safe_files
 from rl_training.utils.disk import create_file
 from rl_training.utils.errors import CheckpointError
 
@@ -66,7 +66,10 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> FileRecord:
         yield len(head).to_bytes(8, "little") + head
         for _, tensor in ordered:
             if tensor.numel():
-                yield tensor.reshape(-1).view(torch.uint8).numpy().data
+                flat = tensor.reshape(-1)
+                if flat.stride(0) != 1:  # a single value, spread from another: contiguous, but not to a view
+                    flat = flat.clone(memory_format=torch.contiguous_format)
+                yield flat.view(torch.uint8).numpy().data
 
     return write_bytes(path, chunks())
 
@@ -87,21 +90,17 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a plain file for reading; a link, a pipe or a device in its place is refused."""
+    """Open a regular file for reading; a link, a pipe or a device in its place is damage."""
     try:
-        # O_NONBLOCK: opening a pipe must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return safe_files.open_regular(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path.name} is missing") from None
     except PermissionError:
         raise
-    except OSError as error:  # ELOOP for a link; EIO and the like
-        reason = "is a link, not a file" if path.is_symlink() else f"cannot be opened: {error.strerror}"
-        raise CheckpointError(f"{path.name} {reason}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f"{path.name} is not a plain file")
-    return os.fdopen(descriptor, "rb")
+    except safe_files.SpecialFileError as error:
+        raise CheckpointError(f"{path.name} {error.strerror}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be opened: {error.strerror}") from error
 
 
 def read_limited(path: Path, limit: int) -> bytes:

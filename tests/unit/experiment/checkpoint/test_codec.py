@@ -119,6 +119,8 @@ def test_views_are_saved_as_the_values_they_show(tmp_path):
         "transposed": base.T,
         "column": base[:, 1],
         "expanded": torch.tensor([1.0]).expand(3),
+        "expanded to one": torch.tensor(1.0).expand(1),
+        "spread to one": np.broadcast_to(np.float32(2.0), (1, 1)),
         "conjugate": torch.tensor([1 + 2j], dtype=torch.complex64).conj(),
         "reversed": array[::-1],
         "fortran": np.asfortranarray(array.reshape(2, 3)),
@@ -129,6 +131,7 @@ def test_views_are_saved_as_the_values_they_show(tmp_path):
     assert result["transposed"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert result["column"].tolist() == [1, 4]
     assert result["expanded"].tolist() == [1, 1, 1]
+    assert result["expanded to one"].tolist() == [1] and result["spread to one"].tolist() == [[2]]
     assert result["conjugate"].tolist() == [1 - 2j]
     assert result["reversed"].tolist() == [5, 4, 3, 2, 1, 0]
     assert result["fortran"].tolist() == [[0, 1, 2], [3, 4, 5]]
