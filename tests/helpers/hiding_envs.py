@@ -155,6 +155,14 @@ class NewWorld(OldWorld):
         return super().reset(seed=seed)
 
 
+class SeedsFromTheClock(RandomWalkEnv):
+    """Like panda-gym: a reset without a seed takes one from the operating system."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.np_random = np.random.default_rng(seed)
+        return super().reset()
+
+
 class Creature:
     """Known by its place in memory; it knows the world it lives in."""
 

@@ -28,8 +28,8 @@ class EnvConfig:
     """Gymnasium's or registered wrappers around each environment, innermost first, with their arguments:
     `[{name: FrameStackObservation, stack_size: 4}, FlattenObservation]` (`sync` and `async`)."""
     renew: bool = False
-    """Make a new environment for every episode. It brings back exactly what a reset does not clear, such as a simulator that lives
-    on, and costs the time it takes to make one (`sync` and `async`)."""
+    """Make a new environment for every episode, and seed it. A resume is then exact although a reset does not clear everything (a
+    simulator lives on) or takes a seed from the clock. It costs the time of making one (`sync` and `async`)."""
     normalize_observations: bool = False
     """Shift and scale observations by their running mean and standard deviation."""
     normalize_rewards: bool = False

@@ -130,8 +130,11 @@ def test_in_its_first_episode_an_old_world_is_as_new() -> None:
     assert goes_on_the_same(first, second)
 
 
-def test_renewed_at_every_episode_an_old_world_comes_back() -> None:
-    first, second = resumed(hiding_envs.OldWorld, renew=True)
+@pytest.mark.parametrize("make", [hiding_envs.OldWorld, hiding_envs.SeedsFromTheClock, hiding_envs.Diary])
+def test_renewed_at_every_episode_these_come_back(make: Any) -> None:
+    _, second = resumed(make)
+    assert second.resume_grade == "episode-boundary"
+    first, second = resumed(make, renew=True)
     assert second.resume_grade == "exact", second.resume_problem
     assert goes_on_the_same(first, second)
 
