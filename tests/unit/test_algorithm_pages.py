@@ -52,9 +52,9 @@ def test_a_page_says_what_the_code_and_the_data_file_say(pages: dict[str, str]) 
     assert result is not None and result.last_interval == (500.0, 500.0)
     row = next(line for line in page.splitlines() if line.startswith("| [`ppo/cartpole`]"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:8] == ["CartPole-v1", "core", "100,352", "5 × 100", "500.0", "500.0 to 500.0", "500.0"]
+    assert cells[1:8] == ["CartPole-v1", "core", "100,352", "10 × 100", "500.0", "500.0 to 500.0", "499.9"]
     assert cells[0] == "[`ppo/cartpole`](../../results/ppo_cartpole.json)"
-    assert "axiomrl zoo benchmark ppo/cartpole --seeds 0,1,2,3,4 --episodes 100\n" in page
+    assert "axiomrl zoo benchmark ppo/cartpole --seeds 100,101,102,103,104,105,106,107,108,109 --episodes 100\n" in page
     assert "| paper | Schulman et al. 2017, [arXiv 1707.06347](https://arxiv.org/abs/1707.06347) |" in page
     assert "| actions | Discrete, MultiDiscrete, MultiBinary, Box |" in page
     assert "| `clip_coef` | number or schedule | `0.2` | > 0 | ε of the clipped objective" in page

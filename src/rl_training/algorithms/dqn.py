@@ -141,6 +141,7 @@ class DQNAlgorithm(OffPolicyAlgorithm):
     differences: ClassVar[tuple[str, ...]] = (
         "Adam in place of RMSprop, and gradients clipped to a norm in place of errors clipped one by one.",
         "Rewards are not clipped to ±1; `reward_scale` scales them.",
+        "The target network follows a little after every update; the paper copies it at intervals (`target_update_interval`).",
     )
     unused_policy_keys = (*OffPolicyAlgorithm.unused_policy_keys, "actor_hidden_sizes", "critic_hidden_sizes")
     config: DQNConfig

@@ -92,7 +92,11 @@ class C51Algorithm(DQNAlgorithm):
     """Returns as probabilities of fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
 
     config_class = C51Config
-    differences = DQNAlgorithm.differences[1:]
+    differences = (
+        *DQNAlgorithm.differences[1:],
+        "More atoms, on a wider support than the paper's ±10, because rewards are not clipped.",
+        "Adam's usual ε; the paper has 0.01 / 32.",
+    )
 
 
 @dataclass
@@ -107,7 +111,10 @@ class QRDQNAlgorithm(DQNAlgorithm):
     """Returns as quantiles at fixed fractions (Dabney et al. 2018, arXiv 1710.10044)."""
 
     config_class = QRDQNConfig
-    differences = DQNAlgorithm.differences[1:]
+    differences = (
+        *DQNAlgorithm.differences[1:],
+        "Fewer quantiles than the paper's 200, and Adam's usual ε; the paper has 0.01 / 32.",
+    )
 
 
 @dataclass
@@ -125,6 +132,7 @@ class IQNAlgorithm(DQNAlgorithm):
     differences = (
         *DQNAlgorithm.differences[1:],
         "64 fractions per prediction and per target, as in Dopamine; the paper's own figures go from 1 to 64.",
+        "Adam's usual ε; the paper has 0.01 / 32.",
     )
 
 
@@ -147,6 +155,7 @@ class RainbowAlgorithm(DQNAlgorithm):
     config_class = RainbowConfig
     differences = (
         *DQNAlgorithm.differences[1:],
+        "More atoms, on a wider support than the paper's ±10, because rewards are not clipped.",
         "Priorities are the cross-entropy, which is the paper's KL divergence plus the target's entropy.",
         "Gradients are clipped to a norm, as for dueling networks.",
         "Some presets keep ε-greedy actions beside the noise; their descriptions say so.",
