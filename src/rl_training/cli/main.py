@@ -49,7 +49,7 @@ WELCOME = f"""AxiomRL {__version__}: reinforcement learning you can trust and re
   axiomrl train --algo sac --env Pendulum-v1  any algorithm, any environment
   axiomrl eval RUN                            evaluate what came out
   axiomrl resume RUN                          continue it, bit for bit
-  axiomrl check-env ENV_ID                    check an environment, or yours
+  axiomrl check-env ENV_ID                    check an environment
   axiomrl doctor                              check this machine
 
 `axiomrl --help` lists all commands, `axiomrl COMMAND --help` explains one.
