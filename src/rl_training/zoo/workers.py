@@ -24,7 +24,7 @@ from rl_training.utils.stop_signals import stop_signals_blocked
 
 
 class Task(Protocol):
-    """One run. It is pickled on its way to the process that does it."""
+    """One run; it is handed to the process that does it."""
 
     @property
     def log(self) -> Path:
