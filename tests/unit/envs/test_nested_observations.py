@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from helpers.envs import CounterEnv, RandomWalkEnv
-from rl_training import DQN, PPO, SAC
+from rl_training import DQN, PPO, SAC, Callback
 from rl_training.envs.contract import EnvStepper
 from rl_training.experiment.run.runner import resume_run
 from rl_training.utils.errors import SpaceError
@@ -115,11 +115,18 @@ def test_vector_environment_objects_are_flattened_too(mode: AutoresetMode) -> No
     assert (record.next_obs["goals/0"] == record.next_obs["arm/position"] * 2).all()
 
 
+class StopsHalfway(Callback):
+    def on_iteration_end(self, trainer: Any) -> None:
+        if trainer.global_step == 64:
+            trainer.stop("halfway", interrupted=True)
+
+
 def test_a_run_with_nested_observations_resumes_exactly(tmp_path: Path) -> None:
     gym.register("Nested-v0", NestedEnv)
     try:
-        result = small(DQN, "Nested-v0", tmp_path).learn(64)
-        resumed = resume_run(result.run_dir, total_timesteps=128)
+        result = small(DQN, "Nested-v0", tmp_path).learn(128, callbacks=[StopsHalfway()])
+        assert result.metrics["global_step"] == 64
+        resumed = resume_run(result.run_dir)
         whole = small(DQN, "Nested-v0")
         whole.learn(128)
     finally:
