@@ -106,7 +106,7 @@ def test_dir_lists_what_is_public_without_loading_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     names, loaded = done.stdout.splitlines()
     assert loaded == "False False"
-    public = {"Agent", "Callback", "TrainConfig", "agent_class", "check_algorithm", "load_agent"}
+    public = {"Agent", "Callback", "TrainConfig", "agent_class", "check_algorithm", "check_env", "load_agent"}
     public |= {"register_algorithm", "register_encoder", "register_wrapper", "__version__", "__doc__"}
     assert set(names.split()) == public | {info.name for info in BUILT_IN.values()}
     assert all(getattr(rl_training, name) is not None for name in names.split())

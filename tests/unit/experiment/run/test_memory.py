@@ -67,8 +67,9 @@ def test_what_does_not_fit_is_refused_with_the_size(cls: Any, env: Any, settings
 
 @pytest.mark.usefixtures("small_machine")
 def test_what_fits_is_not_refused(tmp_path: Path) -> None:
-    agent = SAC(Images, buffer_size=1_000_000, replay_storage="disk")
-    agent = SAC(Images, buffer_size=50_000)
+    tiny = {"hidden_sizes": (2,)}
+    agent = SAC(Images, buffer_size=1_000_000, replay_storage="disk", policy=tiny)
+    agent = SAC(Images, buffer_size=50_000, policy=tiny)
     path = agent.save(tmp_path / "agent")
     assert SAC.load(path, buffer_size=10_000_000).predict(Images.observation_space.low) is not None, "it can still play"
     with pytest.raises(ConfigError, match="which take"):
