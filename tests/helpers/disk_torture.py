@@ -69,7 +69,8 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 class Disturbance:
-    """Counts the calls that change something below `root`, and disturbs the `at`-th. `at` 0 only counts."""
+    """Counts the calls that change something below `root`, for a broken disk also those that open a file to read, and disturbs
+    the `at`-th. `at` 0 only counts."""
 
     PATHS = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace")
     DESCRIPTORS = ("write", "pwrite", "fsync", "ftruncate", "posix_fallocate")
@@ -81,12 +82,16 @@ class Disturbance:
 
     def install(self) -> None:
         sys.addaudithook(self._audit)
-        os.open = self._wrapped("open", os.open, lambda path, flags, *_: flags & WRITES and self._below(path))
+        os.open = self._wrapped("open", os.open, self._opens)
         for name in self.PATHS:
             # With dir_fd (as in rmtree) the name is relative to a folder, which is below the root in these runs.
             setattr(os, name, self._wrapped(name, getattr(os, name), lambda path, *_: self._below(path)))
         for name in self.DESCRIPTORS:
             setattr(os, name, self._wrapped(name, getattr(os, name), lambda descriptor, *_: self._is_ours(descriptor)))
+
+    def _opens(self, path: Any, flags: int, *_: Any) -> bool:
+        # A broken disk can refuse to read as well.
+        return bool(flags & WRITES or self.action == "eio") and self._below(path)
 
     def _below(self, path: Any) -> bool:
         return not str(path).startswith("/") or str(path).startswith(self.root)
@@ -194,7 +199,7 @@ def _decent(outcome: dict[str, Any]) -> bool:
 def torture(folder: Path, algo: str, action: str, stride: int, offset: int) -> dict[str, Any]:
     runs = Torture(folder, algo)
     runs.warm_up()
-    undisturbed = runs.train(folder / "whole")
+    undisturbed = runs.train(folder / "whole", action)
     assert undisturbed["status"] == 0 and not undisturbed["bypassed"], undisturbed
     (whole,) = (folder / "whole").iterdir()
     calls, ended, wrong = range(1 + offset % stride, undisturbed["calls"] + 1, stride), Counter[int](), {}

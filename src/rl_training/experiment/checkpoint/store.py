@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from rl_training.experiment.checkpoint.codec import Json, Tree
-from rl_training.experiment.checkpoint.files import open_regular
 from rl_training.experiment.checkpoint.folder import (
     MANIFEST,
     Checkpoint,
@@ -22,6 +21,7 @@ from rl_training.experiment.checkpoint.folder import (
 )
 from rl_training.utils.disk import discard, replace_file, set_aside, standing_in, sweep, writing
 from rl_training.utils.errors import CheckpointError, UserError
+from rl_training.utils.safe_files import SpecialFileError, open_regular
 
 __all__ = [
     "Checkpoint",
@@ -193,12 +193,17 @@ def _point(pointer: Path, step: int) -> None:
 
 
 def _pointed_step(pointer: Path) -> int | None:
-    """The step a pointer file names; None when there is no such file or it makes no sense."""
+    """The step a pointer file names; None when there is no such file or it makes no sense.
+
+    One that cannot be read is an error: with an unknown best the rotation would take it away.
+    """
     try:
         with open_regular(pointer) as file:
             match = _STEP_FOLDER.fullmatch(file.read(100).decode("ascii", "replace").strip())
-    except (CheckpointError, OSError):
+    except (FileNotFoundError, SpecialFileError):
         return None
+    except OSError as error:
+        raise CheckpointError(f"{pointer} cannot be read: {error.strerror}") from error
     return int(match[1]) if match else None
 
 

@@ -1,7 +1,9 @@
 """Checkpoints: what is written comes back; rotation, pointers, replacement, and finding one by a path."""
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -365,3 +367,21 @@ def test_a_reader_that_is_overtaken_by_the_writer_looks_again(tmp_path):
 
     checkpoint, messages = store.load_latest(verify=slow)
     assert (checkpoint.info["step"], messages) == (200, [])
+
+
+def test_a_pointer_that_cannot_be_read_does_not_cost_the_best_checkpoint(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save(100, groups(1.0), {}, best=True)
+    store.save(200, groups(2.0), {})
+
+    def broken(path, flags, *args, **options):
+        if str(path).endswith("best"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, flags, *args, **options)
+
+    real = os.open
+    monkeypatch.setattr(os, "open", broken)
+    with pytest.raises(CheckpointError, match="best cannot be read"):
+        store.save(300, groups(3.0), {})
+    monkeypatch.undo()
+    assert 100 in store.steps() and weight_of(store.load_best()) == 1.0
