@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.off_policy import BatchAlgorithm
-from rl_training.api.mistakes import named_mistakes, refuse_policy_name, unknown_attribute
+from rl_training.api.mistakes import missing_environment, named_mistakes, refuse_policy_name, unknown_attribute
 from rl_training.api.observations import as_batch
 from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
 from rl_training.data.replay_buffer import ReplayBuffer
@@ -72,10 +72,16 @@ class Agent:
     __signature__ = SettingsSignature()
 
     def __init__(
-        self, env: EnvLike | TrainConfig | TransitionDataset, evaluation_env: EnvLike | None = None, /, **settings: Any
+        self,
+        env: EnvLike | TrainConfig | TransitionDataset | None = None,
+        evaluation_env: EnvLike | None = None,
+        /,
+        **settings: Any,
     ):
         """`evaluation_env` is for offline algorithms, which learn from a dataset."""
         refuse_policy_name(type(self).__name__, env)
+        if env is None:
+            raise UserError(missing_environment(type(self).__name__, settings))
         if evaluation_env is not None and not isinstance(env, TransitionDataset):
             raise ConfigError(
                 "an environment for evaluations goes with a dataset; otherwise evaluations use the first one"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from rl_training.api.other_names import NAMES, Where, right_name
@@ -49,6 +49,12 @@ def refuse_policy_name(algorithm: str, env: Any) -> None:
             f'Write {algorithm}("CartPole-v1"), with policy={{"hidden_sizes": [64, 64]}} for another network '
             "(docs/from-sb3.md has all such names)."
         )
+
+
+def missing_environment(algorithm: str, settings: Mapping[str, Any]) -> str:
+    """The message for an agent without an environment, or with one that is called `env`."""
+    named = "; `env` is the section of settings of that name" if "env" in settings else ""
+    return f'the environment is the first argument, without a name, such as {algorithm}("CartPole-v1"){named}'
 
 
 def unknown_attribute(agent: str, name: str) -> str:

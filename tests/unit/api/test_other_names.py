@@ -65,6 +65,13 @@ def test_a_policy_by_name() -> None:
             PPO(*arguments)
 
 
+def test_an_environment_by_keyword() -> None:
+    with pytest.raises(UserError, match=r'the first argument.*PPO\("CartPole-v1"\); `env` is the section of settings'):
+        PPO(env="CartPole-v1")
+    with pytest.raises(UserError, match=r"the first argument, without a name, such as DQN"):
+        DQN()
+
+
 def test_arguments_of_methods(tmp_path: Path) -> None:
     agent = PPO("CartPole-v1", num_envs=1)
     for call, message in [
