@@ -30,10 +30,10 @@ class Config:
     seed: int = 1
     total_timesteps: int = 100_000
     num_envs: int = 8
-    num_steps: int = 128  # per environment and rollout
-    num_minibatches: int = 4
+    num_steps: int = 256  # per environment and rollout
+    num_minibatches: int = 32
     update_epochs: int = 10
-    learning_rate: float = 1e-3  # falls linearly to 0
+    learning_rate: float = 3e-4  # falls linearly to 0
     adam_eps: float = 1e-5
     gamma: float = 0.99
     gae_lambda: float = 0.95
