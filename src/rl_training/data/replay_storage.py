@@ -79,12 +79,11 @@ class Allocator:
 
     def _reserve(self, path: Path, size: int) -> None:
         try:
-            path.unlink(
-                missing_ok=True
-            )  # a tensor that still maps the old file, e.g. one that is being enlarged, keeps it
+            # A tensor that still maps the old file, e.g. one that is being enlarged, keeps it.
+            path.unlink(missing_ok=True)
             descriptor = open_to_write(path, os.O_EXCL)
             try:
-                if size:
+                if size and hasattr(os, "posix_fallocate"):  # macOS has none
                     os.posix_fallocate(descriptor, 0, size)
             finally:
                 os.close(descriptor)

@@ -150,8 +150,11 @@ def _run_in(folder: Path) -> Path:
 
 def _stopped(process: subprocess.Popen[str]) -> bool:
     """Waits until the process has stopped itself, or has ended."""
-    found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    return found is not None and found.si_code == os.CLD_STOPPED
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        return True
+    process.returncode = os.waitstatus_to_exitcode(status)  # nobody else can ask for it any more
+    return False
 
 
 def _spawn_train(
