@@ -57,14 +57,22 @@ def test_an_unknown_option_is_exit_2(capsys):
     assert stop.value.code == 2 and "--teir" in capsys.readouterr().err
 
 
+def shipped(preset):
+    return next(result for result in shipped_results() if result.preset == preset)
+
+
 def test_list_has_one_row_per_preset(capsys):
     assert main(["zoo", "list"]) == 0
-    header, *rows, empty, summary = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows] == preset_names() and empty == ""
+    table, notes = capsys.readouterr().out.split("\n\n")
+    header, *rows = table.splitlines()
+    assert [row.split()[0] for row in rows] == preset_names()
+    summary = notes.splitlines()[-1]
     assert header.split()[:4] == ["preset", "environment", "tier", "steps"]
     assert summary.startswith(f"{len(rows)} presets: ")
-    ppo = next(row for row in rows if row.startswith("ppo/cartpole "))
-    assert ppo.split()[:9] == ["ppo/cartpole", "CartPole-v1", "core", "100,000", "500.0", "500.0", "to", "500.0", "5"]
+    ppo = next(row for row in rows if row.startswith("ppo/cartpole ")).split()
+    result = shipped("ppo/cartpole")
+    assert ppo[:5] == ["ppo/cartpole", "CartPole-v1", "core", "100,000", f"{result.last_mean:.1f}"]
+    assert ppo[8].rstrip("†") == str(len(result.seeds))
 
 
 def test_list_filters_and_json(capsys):
@@ -72,8 +80,9 @@ def test_list_filters_and_json(capsys):
     entries = json.loads(capsys.readouterr().out)
     assert {(entry["algo"], entry["env_id"]) for entry in entries} == {("ppo", "CartPole-v1")}
     (entry,) = [entry for entry in entries if entry["preset"] == "ppo/cartpole"]
-    assert (entry["tier"], entry["score"], entry["seeds"]) == ("core", 500.0, 5)
-    assert entry["command"] == "axiomrl zoo benchmark ppo/cartpole --seeds 0,1,2,3,4 --episodes 100"
+    result = shipped("ppo/cartpole")
+    assert (entry["tier"], entry["score"], entry["seeds"]) == ("core", result.last_mean, len(result.seeds))
+    assert entry["command"] == result.command
     assert main(["zoo", "list", "--algo=dqn", "--env=pendulum"]) == 0
     assert capsys.readouterr().out == "no preset fits these filters\n"
 
@@ -99,7 +108,9 @@ def test_show_a_measured_preset(capsys):
 def test_show_json_and_a_preset_without_a_result(capsys):
     assert main(["zoo", "show", "ppo/cartpole", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
-    assert page["preset_config"]["algo"] == "ppo" and [run["last"] for run in page["runs"]] == [500.0] * 5
+    assert page["preset_config"]["algo"] == "ppo" and [run["last"] for run in page["runs"]] == [
+        seed.last for seed in shipped("ppo/cartpole").seeds
+    ]
     assert main(["zoo", "list", "--tier=unmeasured", "--json"]) == 0
     unmeasured = json.loads(capsys.readouterr().out)
     if unmeasured:
