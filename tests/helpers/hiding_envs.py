@@ -163,6 +163,17 @@ class SeedsFromTheClock(RandomWalkEnv):
         return super().reset()
 
 
+class DrawsBeforeSeeding(RandomWalkEnv):
+    """Like Meta-World: chooses its task before it passes the seed on, which it does not do anyway."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.task = int(self.np_random.integers(100))
+        return super().reset()
+
+    def _obs(self) -> Any:
+        return super()._obs() + np.float32(self.task)
+
+
 class Creature:
     """Known by its place in memory; it knows the world it lives in."""
 

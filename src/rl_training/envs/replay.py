@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import seeding
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.envs.action_log import ActionLog
@@ -68,6 +69,8 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._inner = inner_paths(self.env)
         if seed is not None:
             self.random.seed(seed)
+            # For those that draw before they pass the seed on, or do not: theirs would come from the operating system.
+            self.unwrapped._np_random, self.unwrapped._np_random_seed = seeding.np_random(seed)
         self._start = {"seed": seed, "options": options or None, "random": self.random.state()}
         if seed is None:
             self._start |= {"generator": self._generator_state(), "carried": note_carried(self.env, self._inner)}

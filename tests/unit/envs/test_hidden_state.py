@@ -97,6 +97,7 @@ def test_draws_that_begin_late_are_found_when_they_are_replayed() -> None:
         hiding_envs.ObjectState,
         hiding_envs.InnerGenerator,
         hiding_envs.OwnFolder,
+        hiding_envs.DrawsBeforeSeeding,
     ],
 )
 def test_these_come_back(make: Any, backend: str) -> None:
@@ -122,6 +123,15 @@ def test_these_do_not_and_the_reason_is_told(make: Any, problem: str) -> None:
     assert second.resume_grade == "episode-boundary"
     assert problem in str(second.resume_problem)
     assert second.step(np.zeros(2, dtype=np.int64)).valid.all()
+
+
+def test_a_seed_that_is_not_passed_on_still_counts() -> None:
+    found = []
+    for seed in (1, 1, 2):
+        envs = stepper(hiding_envs.DrawsBeforeSeeding)
+        envs.reset(seed=seed)
+        found.append(lived(envs, 20))
+    assert differing_paths(found[0], found[1]) == [] != differing_paths(found[0], found[2])
 
 
 def test_in_its_first_episode_an_old_world_is_as_new() -> None:
