@@ -23,7 +23,6 @@ from rl_training.utils.fields import Check, Range, as_yaml, conditions, idle_fie
 from rl_training.utils.printable import quoted
 from rl_training.utils.safe_files import MAX_INT
 
-show = quoted
 T = TypeVar("T")
 Rule = Range | Check
 Locate = Callable[[str], str | None]

@@ -84,8 +84,15 @@ def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
     if "rows" in group:
         return dict(group)
     folder = checkpoint.path.parent / FOLDER
-    rows = [read_checkpoint(folder / segment["name"]).groups["rows"] for segment in _listed(checkpoint)]
-    return {"head": group["head"], "rows": rows}
+    return {"head": group["head"], "rows": [_rows(folder, segment) for segment in _listed(checkpoint)]}
+
+
+def _rows(folder: Path, segment: dict[str, Any]) -> Any:
+    """A segment's steps, which must be those that the checkpoint lists: the next save begins where they end."""
+    rows = read_checkpoint(folder / segment["name"]).groups["rows"]
+    if any(not np.array_equal(rows[bound], segment[bound]) for bound in ("start", "stop")):
+        raise CheckpointError(f"the replay segment {segment['name']} holds other steps than the checkpoint says")
+    return rows
 
 
 def _listed(checkpoint: Checkpoint) -> list[dict[str, Any]]:

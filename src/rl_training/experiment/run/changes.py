@@ -7,8 +7,8 @@ from typing import Any, TypedDict
 
 from rl_training.experiment.config.loader import resolve
 from rl_training.experiment.config.train_config import TrainConfig
-from rl_training.utils.coerce import show
 from rl_training.utils.errors import UserError
+from rl_training.utils.printable import quoted
 
 FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "checkpoint", "logging", "stopping"}
 """Config keys that alter nothing of what a step of training computes, but for schedules, which follow the new total."""
@@ -47,7 +47,7 @@ def changed_config(config: TrainConfig, changes: Mapping[str, Any]) -> tuple[Tra
                 raise UserError(f"{key} cannot change on resume: {reason}. Start a new run with it: axiomrl train")
         elif section not in FREE_TO_CHANGE:
             raise UserError(
-                f"{key} cannot change on resume, because the saved state belongs to {key}={show(_at(config.to_dict(), key))}.\n"
+                f"{key} cannot change on resume, because the saved state belongs to {key}={quoted(_at(config.to_dict(), key))}.\n"
                 f"These can: hyperparams.NAME, {', '.join(sorted(FREE_TO_CHANGE))}. Start a new run with it: axiomrl train"
             )
     new = resolve(config, changes).config
@@ -81,7 +81,7 @@ def _is_hyperparam(key: object) -> bool:
 
 def describe(changes: Sequence[Change]) -> str:
     """`hyperparams.gamma 0.99 -> 0.9, …`."""
-    return ", ".join(f"{change['key']} {show(change['old'])} -> {show(change['new'])}" for change in changes)
+    return ", ".join(f"{change['key']} {quoted(change['old'])} -> {quoted(change['new'])}" for change in changes)
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
