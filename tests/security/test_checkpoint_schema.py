@@ -48,7 +48,7 @@ def changed(tree: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split("/")
     for key in parents:
         tree = tree[int(key)] if isinstance(tree, list) else tree[key]
-    tree[last] = value(tree[last]) if callable(value) else value
+    tree[last] = value(tree[last]) if callable(value) else value  # a new key, where there is none
 
 
 def refusal(folder: Path, group: str, path: str, value: Any) -> str:
@@ -111,6 +111,7 @@ OFF_POLICY = [
     ("replay", "head/priorities/leaves", lambda leaves: leaves[:3]),
     ("replay", "head/priorities/leaves", lambda leaves: leaves * np.nan),
     ("replay", "head/priorities/max", "most"),
+    ("replay", "rows", []),
 ]
 
 

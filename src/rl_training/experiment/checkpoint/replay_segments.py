@@ -82,6 +82,8 @@ def saved_replay(checkpoint: Checkpoint) -> dict[str, Any]:
     """The buffer's state in a checkpoint, its rows read from the segments beside it unless they are in the checkpoint itself."""
     group = checkpoint.groups["replay"]
     if "rows" in group:
+        if _listed(checkpoint):
+            raise CheckpointError("its replayed experience is there twice, in it and in segments")
         return dict(group)
     folder = checkpoint.path.parent / FOLDER
     return {"head": group["head"], "rows": [_rows(folder, segment) for segment in _listed(checkpoint)]}
