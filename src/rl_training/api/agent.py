@@ -178,12 +178,12 @@ class Agent:
         if self._envs is None:
             self._envs = self._env_source.training_envs(self.config)
             if self._envs is not None:
-                self._fitting(self._envs, self.config.env_id)
+                self._check_fits(Spaces.of(self._envs), self.config.env_id)
         return self._envs
 
-    def _fitting(self, envs: VectorEnv[Any, Any, Any], name: str) -> VectorEnv[Any, Any, Any]:
-        check_fits(self._spaces, Spaces.of(envs), name)
-        return envs
+    def _check_fits(self, env_spaces: Spaces, name: str) -> None:
+        offline = registry.algorithm_info(self.algo).trainer == "offline"
+        check_fits(self._spaces, env_spaces, name, any_bounds=offline)
 
     @named_mistakes
     def evaluate(
@@ -212,8 +212,14 @@ class Agent:
             raise UserError(f"num_envs is {num_envs}, but the vector environment has {env.num_envs}: leave it out.")
         given = isinstance(env, gym.Env | VectorEnv)
         make = source.evaluation_envs(config, itself=given)
+
+        def fitting(count: int) -> VectorEnv[Any, Any, Any]:
+            envs = make(count)
+            self._check_fits(Spaces.of(envs), config.env_id)
+            return envs
+
         evaluator = Evaluator(
-            lambda count: self._fitting(make(count), config.env_id),
+            fitting,
             num_envs=num_envs,
             seed=derive_seed(self.config.seed if seed is None else seed, "evaluate"),
             device=self._device,
@@ -341,9 +347,9 @@ class Agent:
         agent._setup(config, source, write_run=settings.get("output_dir") is not None)
         env_spaces = spaces_of(checkpoint)
         check_policy_fits(checkpoint, agent.config, agent._hyperparams, env_spaces)
-        if source.given is not None:
-            check_fits(env_spaces, source.spaces(agent.config), config.env_id)
         agent._build(env_spaces)
+        if source.given is not None:
+            agent._check_fits(source.spaces(agent.config), config.env_id)
         restore(checkpoint, agent.algorithm, None)
         agent._pending = checkpoint if "runtime" in checkpoint.groups else None
         return agent

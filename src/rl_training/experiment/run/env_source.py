@@ -176,11 +176,13 @@ class EnvSource:
         return None if self.given is None else custom_factory(self.given, config.env.kwargs, itself=itself)
 
 
-def check_fits(agent: Spaces, env: Spaces, name: str) -> None:
-    """Refuses an environment with other spaces than those an agent was made for."""
+def check_fits(agent: Spaces, env: Spaces, name: str, *, any_bounds: bool = False) -> None:
+    """Refuses an environment with other spaces than those an agent was made for; bounds may differ if `any_bounds`, as those of a
+    dataset, which are whatever its maker took them for."""
     for role in ("observation", "action"):
         own, other = getattr(agent, role), getattr(env, role)
-        if own != other:
+        alike = (type(own), own.shape, own.dtype) == (type(other), other.shape, other.dtype)
+        if own != other and not (any_bounds and alike):
             raise SpaceError(
                 f"the environment {name} does not fit this agent: its {role} space is\n  {other}\n"
                 f"and the agent was made for\n  {own}"
