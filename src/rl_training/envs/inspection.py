@@ -188,7 +188,7 @@ class _Walker:
         if module.startswith(_FOREIGN):
             return None
         if isinstance(value, gym.Space):
-            return [repr(value)]  # not its generator, which Gymnasium seeds differently in each process
+            return _space_parts(value)
         if isinstance(value, types.ModuleType):
             return [value.__name__]
         if isinstance(value, types.FunctionType):
@@ -233,6 +233,15 @@ def _packed(value: Any) -> bytes | None:
         return marshal.dumps(value, 2)  # the newest version whose bytes do not depend on who else holds the parts
     except ValueError:
         return None
+
+
+def _space_parts(space: gym.Space[Any]) -> list[Any]:
+    """Not its generator, which Gymnasium seeds differently in each process, and not the order of a text's characters."""
+    if isinstance(space, gym.spaces.Dict):
+        return [part for item in space.spaces.items() for part in item]
+    if isinstance(space, gym.spaces.Tuple):
+        return list(space.spaces)
+    return [getattr(space, name, None) for name in ("low", "high", "n", "nvec", "start")] + [str(space.shape)]
 
 
 def _own_attributes(value: Any) -> list[Any]:
