@@ -143,3 +143,22 @@ def test_nothing_to_read_and_special_files(tmp_path):
         list(JsonLines(tmp_path / "pipe").records())
     with pytest.raises(OSError, match="a pipe, not a regular file"):
         cut_after(tmp_path / "pipe", 5)
+
+
+def test_a_sample_of_a_long_file_is_spread_and_ends_with_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "_LONG", 10_000)
+    monkeypatch.setattr(json_lines, "_LAST_PART", 1_000)
+    path = write(tmp_path / "m", *({"step": step, "x": "y" * (step % 50)} for step in range(20_000)))
+    reader = JsonLines(path)
+    found = [record["step"] for record in reader.records(sample=100)]
+    assert 90 < len(found) < 250 and found == sorted(set(found))
+    assert found[-10:] == list(range(19_990, 20_000)), "all of the last part"
+    assert max(after - before for before, after in zip(found, found[1:])) < 500, "evenly spread"
+    with path.open("a") as file:
+        file.write('{"step": 20000}\n')
+    assert [record["step"] for record in reader.records(sample=100)] == [20_000], "what comes later is read whole"
+
+
+def test_a_file_that_is_not_long_is_not_sampled(tmp_path):
+    path = write(tmp_path / "m", *({"step": step} for step in range(5000)))
+    assert len(list(JsonLines(path).records(sample=10))) == 5000
