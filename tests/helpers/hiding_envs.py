@@ -183,7 +183,7 @@ class Creature:
 
 
 class Crowd(RandomWalkEnv):
-    """Like Crafter: lets the members of a set act one after the other, in an order that is another in every process."""
+    """Like Crafter: keeps its creatures in a set, whose order is another in every process."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.creatures: set[Creature] = set()
