@@ -41,6 +41,8 @@ class NoisyDQNConfig(DQNConfig):
     """DQN's hyperparameters with `noisy` on."""
 
     noisy: bool = True
+    # Gradients of the noise are small. Steps that Adam blows up to full size would let it grow until it drowns the values.
+    adam_eps: Annotated[float, Range(gt=0)] = 1e-3
 
 
 class NoisyDQNAlgorithm(DQNAlgorithm):

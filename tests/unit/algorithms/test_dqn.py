@@ -471,7 +471,7 @@ def test_continuous_actions_are_refused() -> None:
     [
         (variants.DoubleDQNAlgorithm, {"double": True}),
         (variants.DuelingDQNAlgorithm, {"dueling": True}),
-        (variants.NoisyDQNAlgorithm, {"noisy": True}),
+        (variants.NoisyDQNAlgorithm, {"noisy": True, "adam_eps": 1e-3}),
         (variants.PrioritizedDQNAlgorithm, {"prioritized": True}),
         (variants.NStepDQNAlgorithm, {"n_step": 3}),
         (variants.C51Algorithm, {"distribution": "categorical"}),
