@@ -1076,7 +1076,7 @@ class NoisyDQN(Agent):
         optimizer: Literal["adam", "adamw", "rmsprop"] = "adam",
         weight_decay: float = 0.0,
         max_grad_norm: float | None = 10.0,
-        adam_eps: float = 1e-08,
+        adam_eps: float = 0.001,
         adam_beta1: float = 0.9,
         rmsprop_alpha: float = 0.99,
         rmsprop_eps: float = 1e-05,
