@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,7 @@ def test_overlapped_collection_learns_as_well(preset):
 def test_what_short_numbers_learn_is_what_the_page_says(preset):
     name = preset.replace("/", "_")
     control = json.loads((ROOT / f"results/controls/{name}_bf16.json").read_text())
-    configs = (resolve(preset).config, stored_config(control["config"]))
+    configs = (resolve(preset).config, replace(stored_config(control["config"]), device="cpu", precision="float32"))
     current, measured = (complete_config(config)[0].to_dict() for config in configs)
     assert control["config"]["precision"] == "bf16"
     for key in ("algo", "env_id", "total_timesteps", "num_envs", "hyperparams", "policy", "env"):
