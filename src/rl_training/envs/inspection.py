@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
-import marshal
+import json
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -230,8 +230,8 @@ def _known_by_place(kind: type) -> bool:
 def _packed(value: Any) -> bytes | None:
     """A container of nothing but plain values, in one go: tables of a hundred thousand numbers are not rare."""
     try:
-        return marshal.dumps(value, 2)  # the newest version whose bytes do not depend on who else holds the parts
-    except ValueError:
+        return json.dumps(value).encode()
+    except (TypeError, ValueError, RecursionError):
         return None
 
 

@@ -100,7 +100,7 @@ def _check_output(name: str, network: nn.Module, features: int, space: spaces.Sp
     modes = {module: module.training for module in network.modules()}
     try:
         with torch.no_grad(), preserved_global_rng():
-            network.eval()  # so that nothing is learned from it
+            network.train(False)  # so that nothing is learned from it
             found = network(map_obs(torch.from_numpy, stored_obs(batch)))
     except Exception as error:  # whatever the user's code raises
         raise ConfigError(
