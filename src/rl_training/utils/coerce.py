@@ -108,6 +108,8 @@ def plain_value(value: Any, key: str = "") -> Any:
     if isinstance(value, str | PurePath):
         return str(value)
     if isinstance(value, numbers.Integral):
+        if not -MAX_INT <= int(value) <= MAX_INT:  # no file of ours could be read with it
+            raise FieldError(key, f"must be an integer of at most 63 bits, got {quoted(value)}")
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)

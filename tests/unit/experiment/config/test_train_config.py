@@ -93,7 +93,7 @@ AWKWARD = {
     "text": ["1e-3", "yes", "on", "1_000", "0x10", "010", "1:30", "2020-01-01", "null", "~", "", "<<", "="],
     "spaced": [" a ", "a: b"],
     "more": "line\nbreak # and é \t'quotes\"",
-    "numbers": [1e-05, 1e22, 0.1, -0.0, float("inf"), 10**30, 2**53 + 1, 1.0],
+    "numbers": [1e-05, 1e22, 0.1, -0.0, float("inf"), 2**63 - 1, 2**53 + 1, 1.0],
     "others": [None, True, False, {"deep": [[]]}, {}],
     "on": 1,
     "1e5": 2,
@@ -138,3 +138,8 @@ def test_configs_load_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_integer_that_no_file_could_be_read_with_is_refused():
+    with pytest.raises(ConfigError, match=r"env\.kwargs\.n.*at most 63 bits"):
+        TrainConfig(env={"kwargs": {"n": 2**63}})
