@@ -33,7 +33,8 @@ SMALL_NETWORKS = (32, 32)
 Groups = dict[str, Any]
 
 SHORT_RUN: dict[str, dict[str, Any]] = {
-    "on_policy": {},
+    # Several rollouts, each of several minibatches.
+    "on_policy": {"num_steps": 64},
     # Learning begins early, and the ring of the replay buffer goes round.
     "off_policy": {
         "learning_starts": 64,
