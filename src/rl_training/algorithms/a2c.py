@@ -18,7 +18,7 @@ from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
 
 DEFAULT_LEARNING_RATE = Schedule(2e-3, 0.0)
-"""With Adam. The paper has RMSprop, with which 7e-4 is usual; that takes several times as long on the classic tasks."""
+"""With Adam. The paper has RMSprop, with which 7e-4 is usual."""
 
 
 @dataclass
