@@ -102,7 +102,9 @@ def evaluated(work: Work, act: Callable[[Any], Any]) -> Result:
         obs, _ = env.reset(seed=100_000 + 1_000 * work["seed"] + episode)
         total, over = 0.0, False
         while not over:
-            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            action = act(obs)
+            action = action.item() if getattr(action, "shape", None) == () else action  # environments look them up
+            obs, reward, terminated, truncated, _ = env.step(action)
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
     return {"values": {"mean_return": sum(returns) / len(returns)}}
