@@ -17,7 +17,7 @@ from rl_training.execution.scalar import Scalar
 from rl_training.utils.fields import Range
 from rl_training.utils.schedules import Schedule
 
-DEFAULT_LEARNING_RATE = Schedule(2e-3, 0.0)
+DEFAULT_LEARNING_RATE, DEFAULT_CRITIC_LEARNING_RATE = Schedule(2e-3, 0.0), Schedule(5e-3, 0.0)
 """With Adam. The paper has RMSprop, with which 7e-4 is usual."""
 
 
@@ -25,13 +25,16 @@ DEFAULT_LEARNING_RATE = Schedule(2e-3, 0.0)
 class A2CConfig(OnPolicyConfig):
     """Hyperparameters of A2C."""
 
-    num_steps: Annotated[int, Range(ge=1)] = 5
-    """Steps per environment in each rollout (n of the n-step return)."""
-    gae_lambda: Annotated[float, Range(ge=0, le=1)] = 1.0
+    num_steps: Annotated[int, Range(ge=1)] = 8
+    """Steps per environment in each rollout; with `gae_lambda: 1` the n of the n-step return."""
+    gae_lambda: Annotated[float, Range(ge=0, le=1)] = 0.9
     """λ of generalised advantage estimation; 1 gives n-step returns."""
     learning_rate: Annotated[float | Schedule, Range(ge=0)] = DEFAULT_LEARNING_RATE
+    critic_learning_rate: Annotated[float | Schedule, Range(ge=0)] | None = None
+    """Step size of the critic's own layers; null for `learning_rate`. By default, where `learning_rate` is not given either, 5e-3
+    falling to 0."""
     optimizer: Literal["adam", "adamw", "rmsprop"] = "adam"
-    ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.0
+    ent_coef: Annotated[float | Schedule, Range(ge=0)] = 0.01
     """Weight of the entropy bonus."""
     normalize_advantages: bool = False
     """Give each rollout's advantages mean 0 and standard deviation 1."""
@@ -62,9 +65,11 @@ class A2CAlgorithm(OneLossAlgorithm[A2CConfig]):
     """One policy-gradient step on each short rollout (Mnih et al. 2016, arXiv 1602.01783)."""
 
     config_class = A2CConfig
+    default_critic_learning_rate = DEFAULT_CRITIC_LEARNING_RATE
     differences = (
         "Synchronous: environments side by side and one update for all, where A3C has many learners at once.",
-        "Adam, where the paper has RMSprop: `optimizer: rmsprop` with `learning_rate: 7e-4` is its usual form.",
+        "Adam, a faster critic and λ = 0.9, where the paper has RMSprop and n-step returns: `optimizer: rmsprop` with "
+        "`learning_rate: 7e-4`, `critic_learning_rate: null`, `num_steps: 5` and `gae_lambda: 1` is its usual form.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -179,23 +179,35 @@ class OneLossAlgorithm(OnPolicyAlgorithm[OneLossConfigT]):
     """Trains encoder, actor and critic together, on one loss of each minibatch and by one optimiser."""
 
     can_overlap = True
+    default_critic_learning_rate: ClassVar[Schedule | None] = None
+    """Step size of the critic's own layers where neither it nor `learning_rate` is given; None for `learning_rate`."""
+
+    @classmethod
+    def with_derived_defaults(cls, config: OneLossConfigT, given: Collection[str], num_envs: int) -> OneLossConfigT:
+        config = super().with_derived_defaults(config, given, num_envs)
+        if cls.default_critic_learning_rate is None or {"learning_rate", "critic_learning_rate"} & {*given}:
+            return config
+        return replace(config, critic_learning_rate=cls.default_critic_learning_rate)
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         config, policy = self.config, self.policy
         critic: list[Parameters] = [policy.value_head]
+        critic_rate = config.critic_learning_rate
         if policy.critic_body is not None:
             critic.append(policy.critic_body)
-        elif config.critic_learning_rate is not None:
+        elif critic_rate not in (None, self.default_critic_learning_rate):
             raise ConfigError(
                 "hyperparams.critic_learning_rate: with policy.shared actor and critic are one network. Leave it out."
             )
+        else:
+            critic_rate = None
         self.optimizer: FlatOptimizer = make_optimizer(
             config,
             [
                 (policy.encoder, config.encoder_learning_rate),
                 ([policy.actor_body, policy.action_head], None),
-                (critic, config.critic_learning_rate),
+                (critic, critic_rate),
             ],
             together=policy,
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from helpers.rollouts import copied_weights, make_algorithm, make_rollout
-from rl_training.algorithms.a2c import A2CAlgorithm, a2c_loss
+from rl_training.algorithms.a2c import DEFAULT_CRITIC_LEARNING_RATE, A2CAlgorithm, A2CConfig, a2c_loss
 from rl_training.algorithms.on_policy import normalized
 from rl_training.execution.optimizers import Adam, RMSprop
-from rl_training.utils.errors import NonFiniteError
+from rl_training.policies.policy_config import PolicyConfig
+from rl_training.utils.errors import ConfigError, NonFiniteError
 from rl_training.utils.trees import differing_paths
 
 
@@ -69,7 +72,7 @@ def test_the_papers_optimizer_is_a_setting() -> None:
     assert (optimizer.learning_rate.item(), optimizer.alpha, optimizer.eps) == (pytest.approx(7e-4), 0.99, 1e-5)
     assert isinstance(make_algorithm(A2CAlgorithm).optimizer, Adam)
     config = algorithm.config
-    assert (config.num_steps, config.gae_lambda, config.normalize_advantages) == (5, 1.0, False)
+    assert (config.num_steps, config.gae_lambda, config.normalize_advantages) == (8, 0.9, False)
 
 
 def test_schedules_at_a_given_progress() -> None:
@@ -112,3 +115,20 @@ def test_a_bad_reward_stops_before_the_weights_change() -> None:
     assert differing_paths(weights, algorithm.policy.state_dict()) == []
     algorithm.update(make_rollout(algorithm, seed=1), 0.0)
     assert differing_paths(weights, algorithm.policy.state_dict()) != [], "and the next rollout is learned from"
+
+
+def test_the_critic_has_its_own_default_rate_unless_a_rate_is_given() -> None:
+    def rate(**given: Any) -> Any:
+        return A2CAlgorithm.with_derived_defaults(A2CConfig(**given), given, 8).critic_learning_rate
+
+    assert rate() == DEFAULT_CRITIC_LEARNING_RATE
+    assert rate(learning_rate=1e-3) is None and rate(critic_learning_rate=None) is None
+    assert rate(critic_learning_rate=1e-4) == 1e-4
+
+
+def test_with_a_shared_body_the_default_critic_rate_is_left_out_and_a_given_one_refused() -> None:
+    shared = {"policy_config": PolicyConfig(shared=True)}
+    default = make_algorithm(A2CAlgorithm, env=shared, critic_learning_rate=DEFAULT_CRITIC_LEARNING_RATE)
+    assert len(default.optimizer.learning_rates) == 1
+    with pytest.raises(ConfigError, match="policy.shared"):
+        make_algorithm(A2CAlgorithm, env=shared, critic_learning_rate=1e-4)
