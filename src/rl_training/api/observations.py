@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.utils.errors import SpaceError
+from rl_training.utils.images import image_layout, in_channel_order
 from rl_training.utils.nested import flat_obs
 
 
@@ -31,9 +32,14 @@ def as_batch(observation: Any, space: Any) -> tuple[Any, bool]:
         array = np.asarray(observation, dtype=getattr(space, "dtype", None))
     except (TypeError, ValueError) as error:
         raise SpaceError(f"the observation is not a number array that fits {space}: {error}") from error
+    array = in_channel_order(array, space)
     shape = getattr(space, "shape", None)
     if array.shape == shape:
         return array[None], True
     if shape is not None and array.shape[1:] == shape and array.ndim == len(shape) + 1:
         return array, False
-    raise SpaceError(f"an observation of shape {array.shape} does not fit {space}; a batch has shape (B, *{shape})")
+    either = " or with its channels first" if image_layout(space) is not None else ""
+    raise SpaceError(
+        f"an observation of shape {array.shape} does not fit: the agent was trained on {shape}{either}, a batch of which has shape "
+        f"(B, {', '.join(map(str, shape or ()))})"
+    )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.data.replay_buffer import ReplayBuffer, TransitionBatch
-from rl_training.data.replay_ring import TERMINATED, count_ranges, to_host
+from rl_training.data.replay_ring import TERMINATED, count_ranges, has_final, to_host
 from rl_training.data.replay_storage import Ints
 from rl_training.execution.batches import ObsTensor
 
@@ -138,7 +138,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         super().load_head_state(state)
         counts, envs = count_ranges(self.oldest(), self.counts)
         rows = self._rows(counts, envs)
-        ends = np.flatnonzero(self._flags(rows))
+        ends = np.flatnonzero(has_final(self._flags(rows)))
         # The first end at or behind each step, if it is one of the same environment; otherwise the episode is still running.
         following = np.append(ends, len(rows))[np.searchsorted(ends, np.arange(len(rows)))]
         behind = following.clip(max=len(rows) - 1)

@@ -12,7 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_training.data.replay_ring import FLAG_BITS, TERMINATED, TRUNCATED, ReplayRing, count_ranges, to_host
+from rl_training.data.replay_ring import (
+    FLAG_BITS,
+    TERMINATED,
+    TRUNCATED,
+    WORTHLESS,
+    ReplayRing,
+    count_ranges,
+    has_final,
+    to_host,
+)
 from rl_training.data.replay_storage import Ints
 from rl_training.data.rollout_buffer import Shape
 from rl_training.data.sum_tree import SumTree
@@ -186,7 +195,7 @@ class ReplayBuffer(ReplayRing):
             rewards=self._to_device(self._rewards.take(rows).reshape(length, batch_size) * (mask * self._reward_scale)),
             next_obs=unflatten(self._next_obs(flat_counts, flat_envs, rows, ends)),
             terminated=self._to_device((flags & TERMINATED) != 0),
-            truncated=self._to_device((flags & TRUNCATED) != 0),
+            truncated=self._to_device((flags & WORTHLESS) == TRUNCATED),
             mask=self._to_device(mask),
         )
 
@@ -242,6 +251,8 @@ class ReplayBuffer(ReplayRing):
         if stack is not None:
             stack = np.concatenate([stack[:, 1:], next_rows[:, None]], axis=1)
         ended = flags.nonzero()[0]
+        if len(ended):
+            ended = ended[has_final(flags[ended])]
         finals = (ended, self._ends.take(rows.take(ended)) >> FLAG_BITS) if len(ended) else None
         return self._obs.read(next_rows, stack, finals, keys)
 

@@ -19,8 +19,10 @@ from rl_training.utils.errors import CheckpointError
 from rl_training.utils.spaces import Array, map_obs
 
 TERMINATED, TRUNCATED = 1, 2
+WORTHLESS = TERMINATED | TRUNCATED
 FLAG_BITS = 2
-"""A step's end is one number: 0 inside an episode, else (row of its final observation << 2) | flags. One flag is always set."""
+"""A step's end is one number: 0 inside an episode, else (row of its final observation << 2) | flags. One flag is always set. Both
+together, WORTHLESS, mark a step inside an episode after which nothing is worth anything; it has no final observation."""
 
 
 class ReplayRing:
@@ -108,12 +110,14 @@ class ReplayRing:
         terminated: Array | Tensor,
         truncated: Array | Tensor,
         valid: Array | Tensor,
+        bootstrap_ends: Array | None = None,
     ) -> None:
         """Appends one step of all environments, (N, ...), all but observations and actions on the host.
 
         Inside an episode `obs` is the previous `next_obs` and is not stored again. A terminal observation is stored as
         `with_finite_ends` makes it. An invalid step is not stored, and if its
         environment was inside an episode (its worker died), that episode ends with the step before, as a truncated one.
+        `bootstrap_ends` says where the value after a step is zero although its episode goes on.
         """
         keep = np.asarray(valid)
         which: Ints | slice = slice(None)  # a view costs less than an index array
@@ -126,6 +130,7 @@ class ReplayRing:
             chosen = torch.from_numpy(which)
             obs, next_obs, actions = _select(obs, chosen), _select(next_obs, chosen), actions[chosen.to(actions.device)]
             ended_by, cut_by, reward = ended_by[which], cut_by[which], reward[which]
+            bootstrap_ends = None if bootstrap_ends is None else bootstrap_ends[which]
         if np.count_nonzero(ended_by):
             next_obs = with_finite_ends(next_obs, obs, torch.from_numpy(ended_by))
         counts, envs, fresh = self.counts[which], self._envs[which], ~self._open[which]
@@ -145,6 +150,8 @@ class ReplayRing:
             places = np.flatnonzero(ended)
             flags = np.where(ended_by[places], TERMINATED, TRUNCATED).astype(np.int32)
             self._end(rows[places], flags, _select_frames(frames, self._obs.on_device(places)))
+        if bootstrap_ends is not None and np.count_nonzero(bootstrap_ends):
+            self._ends.put(rows[bootstrap_ends & ~ended], WORTHLESS)
         self._open[which] = ~ended
         self.counts[which] = next_counts
 
@@ -157,7 +164,9 @@ class ReplayRing:
         envs = envs[self._open[envs]]
         if len(envs):
             pending = self._obs.raw(self._rows(self.counts[envs], envs))
-            self._end(self._rows(self.counts[envs] - 1, envs), np.full(len(envs), TRUNCATED, dtype=np.int32), pending)
+            newest = self._rows(self.counts[envs] - 1, envs)
+            flags = np.where(self._ends.take(newest) == WORTHLESS, TERMINATED, TRUNCATED).astype(np.int32)
+            self._end(newest, flags, pending)
             self._open[envs] = False
 
     def _begin_episodes(self, obs: ObsTensor, which: Ints, rows: Ints) -> None:
@@ -177,7 +186,7 @@ class ReplayRing:
         """Forgets how the steps in `rows` ended; their observations are about to be overwritten."""
         if np.count_nonzero(self._flags(rows)):
             ends = self._ends.take(rows)
-            self._obs.release_finals(ends[ends != 0] >> FLAG_BITS)
+            self._obs.release_finals(ends[has_final(ends)] >> FLAG_BITS)
             self._ends.put(rows, 0)
 
     def clear(self) -> None:
@@ -239,14 +248,15 @@ class ReplayRing:
         self._rewards[target] = rows["rewards"][kept]
         if self._ages is not None:
             self._ages[target] = rows["ages"][kept]
-        ended = rows["flags"] != 0
+        ended = has_final(rows["flags"])
         which = ended[kept]
         finals = torch.from_numpy((ended.cumsum() - 1)[kept][which])
         final = _select_frames(self._obs.as_frames(rows["final_obs"]), finals)
         self._end(target[which], rows["flags"][kept][which].astype(np.int32), final)
+        self._ends.put(target[rows["flags"][kept] == WORTHLESS], WORTHLESS)
         self.counts = stop.copy()
         newest = self._ends.take(self._rows(stop - 1, self._envs))
-        self._open = (newest == 0) & (stop > self._first)
+        self._open = ~has_final(newest) & (stop > self._first)
 
     def head_state(self) -> dict[str, Any]:
         """The small rest of the state: counts, and how each environment's newest step continues."""
@@ -283,19 +293,25 @@ class ReplayRing:
             self._ages[after] = np.minimum(self._ages[newest] + 1, self._frame_stack - 1)
 
     def _exported_ends(self, flags_name: str, final_name: str, ends: NDArray[np.int32]) -> dict[str, Any]:
-        final_rows = (ends[ends != 0] >> FLAG_BITS).astype(np.int64)
+        final_rows = (ends[has_final(ends)] >> FLAG_BITS).astype(np.int64)
         flags = (ends & (TERMINATED | TRUNCATED)).astype(np.uint8)
         return {flags_name: flags, final_name: self._obs.as_obs(self._obs.finals(final_rows))}
 
     def _import_newest_ends(self, flags: NDArray[np.uint8], final_obs: ObsTensor) -> None:
         """Ends the newest steps whose flags (N,) say so and that are not known to have ended."""
-        ended = np.flatnonzero(flags)
+        ended = np.flatnonzero(has_final(flags))
         missing = self._open[ended]
         envs = ended[missing]
         if len(envs):
             final = _select_frames(self._obs.as_frames(final_obs), torch.from_numpy(np.flatnonzero(missing)))
             self._end(self._rows(self.counts[envs] - 1, envs), flags[envs].astype(np.int32), final)
             self._open[envs] = False
+
+
+def has_final(ends: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where steps ended their episode, so that a final observation is kept."""
+    flags = ends & WORTHLESS
+    return (flags != 0) & (flags != WORTHLESS)
 
 
 def to_host(tensor: Tensor) -> NDArray[Any]:

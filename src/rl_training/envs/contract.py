@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import create_empty_array
 
+from rl_training.envs.bootstrap_ends import BOOTSTRAP_ENDS
 from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_checks import VectorChecks
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
@@ -50,6 +51,14 @@ class StepRecord:
     infos: dict[str, Any] = field(default_factory=dict)
     """What the vector environment said beside: arrays (N,), each with a mask `_key` of the environments that said it. Where it
     resets in the same step, `final_info` has those of ended episodes."""
+    bootstrap_ends: Array | None = None
+    """(N,) bool: nothing after this step is worth anything to the learner, although the episode goes on (a life was lost); None
+    where no environment says so."""
+
+    @property
+    def value_ends(self) -> Array:
+        """(N,) bool: the value after this step is zero."""
+        return self.terminated if self.bootstrap_ends is None else self.terminated | self.bootstrap_ends
 
     @property
     def ended(self) -> Array:
@@ -112,9 +121,9 @@ class EnvStepper:
             new_obs = map_obs(lambda values: _blanked(values, terminated), new_obs)
         self.obs = new_obs
         success = _final_success(infos, ended) if any_ended else None
-        return StepRecord(
-            obs, actions, np.array(rewards, dtype=np.float64), next_obs, terminated, truncated, valid, success, infos
-        )
+        rewards = np.array(rewards, dtype=np.float64)
+        bootstrap_ends = _bootstrap_ends(infos, ended) if BOOTSTRAP_ENDS in infos else None
+        return StepRecord(obs, actions, rewards, next_obs, terminated, truncated, valid, success, infos, bootstrap_ends)
 
     def restart(self, rows: Array) -> None:
         """Starts fresh episodes in the environments of `rows` (N,) bool, in the midst of the others'."""
@@ -170,6 +179,12 @@ def _autoreset_mode(envs: VectorEnv[Any, Any, Any]) -> AutoresetMode:
             'Set metadata["autoreset_mode"] to a gymnasium.vector.AutoresetMode; guessing would corrupt the returns.'
         )
     return mode
+
+
+def _bootstrap_ends(infos: dict[str, Any], ended: Array) -> Array:
+    """(N,) where the infos say so and the episode goes on."""
+    said = np.asarray(infos[BOOTSTRAP_ENDS]).astype(np.bool_) & np.asarray(infos.get(f"_{BOOTSTRAP_ENDS}", True))
+    return said & ~ended
 
 
 def _final_success(infos: dict[str, Any], ended: Array) -> Array | None:

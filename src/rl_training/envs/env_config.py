@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from rl_training.envs.atari_config import AtariConfig
 from rl_training.envs.wrappers import checked_wrappers
 from rl_training.utils.coerce import FieldError, check_fields
 from rl_training.utils.fields import Range
@@ -34,8 +35,23 @@ class EnvConfig:
     """Shift and scale observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
     """Scale rewards by the running standard deviation of the discounted return."""
+    clip_rewards: bool | None = None
+    """Learn from the sign of each reward, −1, 0 or 1; statistics and evaluations keep the true ones. By default only in Atari
+    games."""
+    atari: AtariConfig | None = None
+    """How Atari games (ids that begin with ALE/) are played; null for any other environment."""
     restart_workers: Annotated[int, Range(ge=0)] = 0
     """How many dead `async` workers may be restarted before the run fails."""
+
+    @property
+    def stacked_frames(self) -> int:
+        """How many consecutive frames each observation is known to hold, the newest last, so that replay need keep each only once;
+        1 where nothing says so."""
+        if self.wrappers:
+            outermost = dict(self.wrappers[-1]) if isinstance(self.wrappers[-1], dict) else {}
+            rebuilt = outermost.get("padding_type", "reset") == "reset"
+            return int(outermost["stack_size"]) if outermost.get("name") == "FrameStackObservation" and rebuilt else 1
+        return self.atari.frame_stack if self.atari is not None and self.atari.protocol != "none" else 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -44,6 +60,8 @@ class EnvConfig:
             raise FieldError(
                 "wrappers", f"{self.backend} environments step all at once and take no wrappers; use sync or async"
             )
+        if self.clip_rewards and self.normalize_rewards:
+            raise FieldError("clip_rewards", "and normalize_rewards scale rewards in two ways: choose one")
         if self.autoreset != "same_step" and self.backend in ("native", "tensor"):
             raise FieldError(
                 "autoreset", f"{self.backend} environments reset in their own way; leave it out, or use sync or async"

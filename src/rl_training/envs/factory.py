@@ -7,6 +7,7 @@ import difflib
 import functools
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.envs.async_env import AsyncEnvs
+from rl_training.envs.atari_config import AtariConfig, atari_settings
 from rl_training.envs.builtin.array_envs import make_array_env
 from rl_training.envs.builtin.classic_dynamics import DYNAMICS
 from rl_training.envs.checked_env import RAISED, CheckedEnv, raised_text
@@ -38,6 +40,7 @@ _EXTRAS = (
     ("gymnasium.envs.mujoco", "mujoco", "mujoco"),
     ("gymnasium.envs.box2d", "Box2D", "box2d"),
     ("ale_py", "ale_py", "atari"),
+    ("ale_py", "cv2", "atari"),
 )
 
 
@@ -66,6 +69,8 @@ class EnvFactory:
     """Of the process-wide generators while the environment is made: some draw from them there."""
     renew: bool = False
     """Whether every episode gets a new environment."""
+    atari: AtariConfig | None = None
+    """How an Atari game is played."""
 
     @classmethod
     def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
@@ -79,6 +84,7 @@ class EnvFactory:
             wrapper_makers(env.wrappers),
             seed=cfg.seed,
             renew=env.renew,
+            atari=atari_settings(cfg.env_id, env.atari) if custom is None else None,
         )
 
     def __call__(self) -> gym.Env[Any, Any]:
@@ -100,6 +106,8 @@ class EnvFactory:
 
     def _make_bare(self) -> gym.Env[Any, Any]:
         """Without the config's wrappers."""
+        if self.atari is not None and self.atari.protocol != "none":
+            return _make_atari(self.env_id, self.atari, self.kwargs, self.max_episode_steps)
         if self.custom is None:
             return _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
         env = _make_custom(self.env_id, self.custom)
@@ -215,6 +223,20 @@ def _make_by_id(env_id: str, max_episode_steps: int | None, kwargs: dict[str, An
         raise EnvCreationError(f"environment {env_id!r} could not be made: {_creation_text(error)}") from error
 
 
+def _make_atari(
+    env_id: str, atari: AtariConfig, kwargs: dict[str, Any], max_episode_steps: int | None
+) -> gym.Env[Any, Any]:
+    _check_known(env_id)
+    from rl_training.envs.builtin.atari import make_atari  # here, because ale-py is an extra
+
+    try:
+        return make_atari(env_id, atari, kwargs, max_episode_steps)
+    except AxiomError:
+        raise
+    except RAISED as error:  # of the emulator, over a mode that the game does not have
+        raise EnvCreationError(f"environment {env_id!r} could not be made: {raised_text(error)}") from error
+
+
 def _make_custom(name: str, make: Callable[[], gym.Env[Any, Any]]) -> gym.Env[Any, Any]:
     try:
         env = make()
@@ -273,6 +295,10 @@ def _check_known(env_id: str) -> gym.envs.registration.EnvSpec:
     for prefix, module, extra in _EXTRAS:
         if entry_point.startswith(prefix) and importlib.util.find_spec(module) is None:
             raise EnvCreationError(f'environment {env_id!r} needs the extra {extra!r}: pip install "axiomrl[{extra}]"')
+    if spec is None and (old := re.fullmatch(r"(\w+?)(NoFrameskip|Deterministic)?-v[04]", env_id)) and old[2]:
+        raise EnvCreationError(
+            f"{env_id!r} is an old name: use 'ALE/{old[1]}-v5', with env.atari.protocol=classic for the published way of playing."
+        )
     if spec is None:
         close = difflib.get_close_matches(env_id, gym.registry, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "gymnasium.pprint_registry() lists those installed."

@@ -32,6 +32,8 @@ def _limit_of(env: gym.Env[Any, Any]) -> int | None:
         if isinstance(layer, TimeLimit):
             return layer._max_episode_steps
         layer = layer.env
+    if isinstance(limit := getattr(layer, "max_episode_steps", None), int):
+        return limit
     return None  # the spec of an environment made without gym.make means nothing
 
 

@@ -122,6 +122,8 @@ class ReplayableEnv(gym.Wrapper[Any, Any, Any, Any]):
         }
         if (kept := self.random.kept(self.random.state())) is not None:
             state["random"] = kept
+        if (reason := getattr(self.unwrapped, "not_restorable", None)) is not None:
+            return {**state, "not_exact": reason}
         if (own := self._own_state()) is not None:
             elapsed = [limit._elapsed_steps for limit in self._time_limits()]
             return {**state, "own": own, "elapsed": elapsed, "attributes": self._attributes(shared=False)}

@@ -23,3 +23,7 @@ def register_encoder(name: str, encoder: type | str) -> None:
 
 
 register_encoder("flatten", "rl_training.policies.encoders:FlattenEncoder")
+register_encoder("image", "rl_training.policies.image_encoders:ImageEncoder")
+register_encoder("nature_cnn", "rl_training.policies.image_encoders:NatureCNN")
+register_encoder("impala_resnet", "rl_training.policies.image_encoders:ImpalaResNet")
+register_encoder("small_cnn", "rl_training.policies.image_encoders:SmallCNN")

@@ -22,6 +22,7 @@ from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError, SpaceError
 from rl_training.utils.global_random import preserved_global_rng
+from rl_training.utils.images import image_entries
 from rl_training.utils.spaces import Observation, map_obs, stored_obs
 
 _SUPPORTED = "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of those."
@@ -60,7 +61,9 @@ def make_encoder(spec: PolicySpec) -> ObservationEncoder:
     """The encoder that `policy.encoder` names for this observation space, with the normaliser if there is one."""
     space, (name, settings) = spec.observation_space, spec.config.encoder_choice
     check_observation_space(space)
-    kind = FlattenEncoder if name == "auto" else ENCODERS[name]
+    if name == "auto":
+        name = "image" if image_entries(space) else "flatten"
+    kind = ENCODERS[name]
     try:
         network: Any = kind(space, **settings)
     except TypeError as error:
@@ -71,7 +74,7 @@ def make_encoder(spec: PolicySpec) -> ObservationEncoder:
             f"policy.encoder: {name} must be a torch module with the attribute `features`, the length of what it puts out; "
             f"got {features!r}"
         )
-    if kind is not FlattenEncoder:
+    if kind.__module__ != __name__:
         _check_generators(name, network)
         _check_output(name, network, features, space)
     return ObservationEncoder(network, ObservationNormalizer(space) if spec.normalize_observations else None, features)
@@ -173,7 +176,7 @@ class FlattenEncoder(nn.Module):
         super().__init__()
         check_observation_space(observation_space)
         entries = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
-        encoders = [_leaf_encoder(entry) for entry in entries.values()]
+        encoders = [leaf_encoder(entry) for entry in entries.values()]
         self._keys = tuple(entries)
         # A list: keys of a Dict space may hold dots or be named like a method, which ModuleDict refuses.
         self._encoders = nn.ModuleList(encoders)
@@ -217,7 +220,8 @@ class _OneHots(nn.Module):
         return zeros.scatter_(1, columns, 1.0)
 
 
-def _leaf_encoder(space: spaces.Space) -> _Flat | _OneHots:
+def leaf_encoder(space: spaces.Space) -> _Flat | _OneHots:
+    """Numbers of an entry that is no image, side by side."""
     if isinstance(space, spaces.Discrete):
         return _OneHots(np.array([space.n], np.int64), np.array([space.start], np.int64))
     if isinstance(space, spaces.MultiDiscrete):

@@ -25,7 +25,8 @@ class PolicyConfig:
     """Those of the critic or critics alone; null for `hidden_sizes`."""
     encoder: str | dict[str, Any] = "auto"
     """What turns observations into the numbers that the networks read: a name, or `{name: ..., ...}` with its own settings.
-    `auto` chooses by the observation space, `flatten` puts all numbers side by side; in Python also a module class."""
+    `auto` takes `image` where there are images, which chooses `nature_cnn` or `small_cnn` by the size of each, and otherwise
+    `flatten`, which puts all numbers side by side. `impala_resnet` is larger. In Python also a module class."""
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
     """Activation function between the layers."""
     shared: bool = False

@@ -64,8 +64,8 @@ def midpoints(count: int) -> Tensor:
 class QNetwork(Policy):
     """Observation → encoder → body → head, for discrete actions counted from 0.
 
-    With two hidden layers or more the last one belongs to the head: dueling gives each stream its own, noise is in it too,
-    and implicit quantiles are mixed in before it, as in the papers.
+    With two hidden layers or more, or one behind an encoder with weights, the last one belongs to the head: dueling gives each
+    stream its own, noise is in it too, and implicit quantiles are mixed in before it, as in the papers.
     """
 
     support: Tensor
@@ -86,7 +86,8 @@ class QNetwork(Policy):
         self.num_actions = int(action_space.n)
         self.encoder = make_encoder(spec)
         hidden = config.hidden_sizes
-        head_hidden = hidden[-1] if len(hidden) > 1 else None
+        # Behind convolutions even a single hidden layer belongs to the head: Nature's fully connected one.
+        head_hidden = hidden[-1] if len(hidden) > (0 if self.encoder.trainable else 1) else None
         body = hidden if head_hidden is None else hidden[:-1]
         self.body = mlp(self.encoder.features, body, None, config.activation)
         width = body[-1] if body else self.encoder.features

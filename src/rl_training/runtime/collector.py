@@ -100,7 +100,18 @@ class Collector:
     sees_steps = True
     """Whether single steps pass through this process."""
 
-    def __init__(self, stepper: EnvStepper, policy: Policy, *, seed: int, device: torch.device, timer: StageTimer):
+    def __init__(
+        self,
+        stepper: EnvStepper,
+        policy: Policy,
+        *,
+        seed: int,
+        device: torch.device,
+        timer: StageTimer,
+        clip_rewards: bool = False,
+    ):
+        """With `clip_rewards` the buffer gets their signs; statistics are of the true ones."""
+        self.clip_rewards = clip_rewards
         self.stepper, self.policy, self.device, self.timer, self.seed = stepper, policy, device, timer, seed
         self.acting_state: ActingState = policy.initial_state(stepper.num_envs)
         """What the policy remembers of each environment's episode."""
@@ -177,8 +188,8 @@ class RolloutCollector(Collector):
             buffer.add(
                 obs=obs,
                 actions=actions,
-                rewards=record.rewards,
-                terminated=record.terminated,
+                rewards=np.sign(record.rewards) if self.clip_rewards else record.rewards,
+                terminated=record.value_ends,
                 truncated=record.truncated,
                 valid=record.valid,
                 next_obs=record.next_obs,
@@ -235,11 +246,12 @@ class ReplayCollector(Collector):
         self.buffer.add(
             obs=obs,
             actions=actions,
-            rewards=record.rewards,
+            rewards=np.sign(record.rewards) if self.clip_rewards else record.rewards,
             next_obs=obs_to_torch(record.next_obs, HOST),
             terminated=record.terminated,
             truncated=record.truncated,
             valid=record.valid,
+            bootstrap_ends=record.bootstrap_ends,
         )
         self.timer.add("inference", acted - begin)
         self.timer.add("env", stepped - ready)

@@ -136,7 +136,7 @@ class TensorRolloutCollector(RolloutCollector):
                 t,
                 obs=obs,
                 actions=actions,
-                rewards=step.rewards,
+                rewards=step.rewards.sign() if self.clip_rewards else step.rewards,
                 ended=ended,
                 truncated=step.truncated & ~step.terminated,
                 next_obs=step.final_obs,

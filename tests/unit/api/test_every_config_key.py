@@ -124,6 +124,7 @@ USED: dict[str, tuple[Any, Callable[[Run], Any], dict[str, Any]]] = {
     "env.renew": (True, lambda run: (run.result, len(Made.made) > 20)[1], {"env_id": "ConfigKeyMade-v0"}),
     "env.normalize_observations": (True, weights, {}),
     "env.normalize_rewards": (True, weights, {}),
+    "env.clip_rewards": (True, weights, {"env_id": "Pendulum-v1"}),
     "env.restart_workers": (2, envs("restarts_left"), {"env": {"backend": "async"}}),
     "evaluation.every": (64, evaluations, EVALUATE),
     "evaluation.episodes": (3, evaluations, EVALUATE),
@@ -141,7 +142,7 @@ USED: dict[str, tuple[Any, Callable[[Run], Any], dict[str, Any]]] = {
     "stopping.max_seconds": (1e-9, stop_reason, {}),
 }
 REFUSED = {"device": ("cuda:99", "cuda:99.* is not available|does not exist")}
-ELSEWHERE = {"logging.console": "test_the_console"}
+ELSEWHERE = {"logging.console": "test_the_console", "env.atari": "test_how_a_game_is_played"}
 
 
 class Made(CounterEnv):
@@ -219,3 +220,14 @@ def test_the_console(console: str, tmp_path: Path, capfd: pytest.CaptureFixture[
     agent.learn(32)
     printed = "".join(capfd.readouterr())
     assert (printed == "") is (console == "off"), "there is no terminal to draw a panel on, so it is lines"
+
+
+def test_how_a_game_is_played(tmp_path: Path) -> None:
+    """Every key of `env.atari` has a test in tests/unit/envs/test_atari.py."""
+    pytest.importorskip("ale_py")
+    games = [
+        Run(tmp_path, {"env_id": "ALE/Pong-v5", "env.atari": {"protocol": name}}) for name in ("machado", "classic")
+    ]
+    assert [game.agent._spaces.action.n for game in games] == [18, 6]
+    for game in games:
+        game.agent.close()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.replay_ring import TERMINATED, TRUNCATED
+from rl_training.data.replay_ring import WORTHLESS, has_final
 from rl_training.experiment.checkpoint.values import (
     MAX_WORD,
     described,
@@ -387,8 +387,8 @@ def _saved_envs(saved: Any) -> int:
 
 def _ended(flags: np.ndarray, final_obs: Any, path: str) -> None:
     """A final observation for each step that ended an episode."""
-    require(bool((flags <= (TERMINATED | TRUNCATED)).all()), path, "there is an unknown kind of end")
-    fit_rows(final_obs, int(np.count_nonzero(flags)), path)
+    require(bool((flags <= WORTHLESS).all()), path, "there is an unknown kind of end")
+    fit_rows(final_obs, int(np.count_nonzero(has_final(flags))), path)
 
 
 def _actions(actions: Tensor, adapter: ActionAdapter, path: str) -> None:

@@ -34,6 +34,8 @@ def config_schema_markdown() -> str:
     for name in sections:
         section: type = hints[name]
         parts += [f"## `{name}`", _summary(section), field_table(section)]
+        for inner, kind in _optional_sections(section).items():
+            parts += [f"### `{name}.{inner}`", _summary(kind), field_table(kind)]
     parts += [
         "## Schedules",
         f"A key of type *number or schedule* takes a number or a mapping. {_summary(Schedule)}",
@@ -68,6 +70,13 @@ def policy_defaults(algo: str) -> str:
     defaults = registry.algorithm_info(algo).policy
     given = [f"`{name}` `{dump_yaml([plain_value(value)]).strip()[1:-1]}`" for name, value in defaults.items()]
     return f"Defaults of its `policy` section: {', '.join(given)}." if given else ""
+
+
+def _optional_sections(section: type) -> dict[str, type]:
+    """The fields of a section that are sections themselves, or null."""
+    members = {name: typing.get_args(hint) for name, hint in typing.get_type_hints(section).items()}
+    found = {name: [kind for kind in kinds if dataclasses.is_dataclass(kind)] for name, kinds in members.items()}
+    return {name: kinds[0] for name, kinds in found.items() if len(kinds) == 1 and type(None) in members[name]}
 
 
 def _summary(cls: type) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from rl_training.envs.atari_config import atari_settings
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.wrappers import checked_wrappers
 from rl_training.experiment.config.yaml_files import dump_yaml
@@ -191,6 +192,7 @@ class TrainConfig:
             self.policy = with_policy_defaults(self.algo, self.policy)
         self.num_envs = with_default_num_envs(self.algo, self.num_envs)
         check_fields(self)
+        self._complete_atari()
         if self.evaluation.wrappers and self.env.backend == "native":
             raise FieldError(
                 "evaluation.wrappers", "'env.backend' is native, also in evaluations, and takes no wrappers"
@@ -202,6 +204,17 @@ class TrainConfig:
                         f"stopping.{name}",
                         "needs evaluations, and 'evaluation.every' is 0 (off); set it above 0",
                     )
+
+    def _complete_atari(self) -> None:
+        """Writes out how a game is played, so that the run's config says so."""
+        env = self.env
+        atari = atari_settings(self.env_id, env.atari)
+        played = atari is not None and atari.protocol != "none"
+        if played and env.backend in ("native", "tensor"):
+            raise FieldError("env.backend", f"Atari games have no {env.backend} version: use sync or async")
+        clip = played if env.clip_rewards is None else env.clip_rewards
+        clip = clip and not (env.clip_rewards is None and env.normalize_rewards)
+        self.env = replace(env, atari=atari, clip_rewards=clip)
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting as plain JSON and YAML values; `TrainConfig(**c.to_dict())` equals `c`."""

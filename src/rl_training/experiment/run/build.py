@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,7 @@ from rl_training.runtime.throughput import StageTimer
 from rl_training.runtime.trainer import BaseTrainer, OfflineTrainer, OffPolicyTrainer, OnPolicyTrainer
 from rl_training.utils.coerce import FieldError, check_idle, working_values
 from rl_training.utils.errors import ConfigError
+from rl_training.utils.images import flattened_planes
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, obs_layout, space_name
 
@@ -114,6 +116,13 @@ def build_algorithm(
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
     _check_policy(config, action_space)
+    if config.policy.encoder == "auto" and (planes := flattened_planes(observation_space)):
+        names = ", ".join(f"entry {key!r}" if key else f"{observation_space}" for key in planes)
+        warnings.warn(
+            f"observations are flattened although they have rows and columns: {names}. Images are Boxes of uint8, or of floats "
+            "between 0 and 1; say policy.encoder: flatten if it is meant, or give an encoder of your own.",
+            stacklevel=2,
+        )
     if config.env.normalize_rewards and not algorithm_class.normalizes_rewards:
         name = registry.algorithm_info(config.algo).name
         raise ConfigError(f"env.normalize_rewards is not for {name}: rewards in its replay buffer would change scale.")
@@ -218,6 +227,7 @@ def _build_on_policy(parts: _Parts) -> OnPolicyTrainer:
         device=algorithm.device,
         timer=StageTimer(),
         executor=algorithm.executor,
+        clip_rewards=bool(config.env.clip_rewards),
     )
     overlap = None
     if config.overlap:
@@ -238,6 +248,11 @@ def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
     hyperparams = algorithm.config
     make_buffer: Callable[..., ReplayBuffer] = ReplayBuffer
     if hyperparams.hindsight > 0:
+        if config.env.clip_rewards:
+            raise ConfigError(
+                "env.clip_rewards: hindsight asks the environment for the rewards of other goals, which would not be clipped. "
+                "Leave one of the two out."
+            )
         goals = parts.env_source.goal_rules(config)
         make_buffer = partial(
             HindsightReplayBuffer, hindsight=hyperparams.hindsight, reward=goals.reward, terminated=goals.terminated
@@ -252,10 +267,17 @@ def _build_off_policy(parts: _Parts) -> OffPolicyTrainer:
         gamma=hyperparams.gamma,
         reward_scale=hyperparams.reward_scale,
         prioritization=hyperparams.prioritization,
+        frame_stack=config.env.stacked_frames,
         folder=parts.scratch if hyperparams.replay_storage == "disk" else None,
     )
     collector = ReplayCollector(
-        stepper, algorithm, buffer, seed=config.seed, device=algorithm.device, timer=StageTimer()
+        stepper,
+        algorithm,
+        buffer,
+        seed=config.seed,
+        device=algorithm.device,
+        timer=StageTimer(),
+        clip_rewards=bool(config.env.clip_rewards),
     )
     source = ReplaySource(buffer, hyperparams.per_beta)
     return OffPolicyTrainer(

@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.data.sources import TransitionDataset
+from rl_training.envs.atari_config import PREFIX as ATARI_IDS
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
 from rl_training.envs.flat_observations import flattened
@@ -59,12 +60,15 @@ class EnvSource:
                 "wrappers": [],
                 "restart_workers": 0,
                 "renew": False,
+                "atari": None,
             },
         }
 
     def defaults(self) -> dict[str, Any]:
         """Keys of TrainConfig that have other defaults because of what was given."""
         defaults = self.facts()
+        if not isinstance(self.given, str | VectorEnv) and (self.name or "").startswith(ATARI_IDS):
+            defaults["env"] = {"atari": {"protocol": "none"}}  # it is made already
         if isinstance(self.given, gym.Env):
             defaults["num_envs"] = 1  # the object itself; more would be copies of it
         if isinstance(self.given, VectorEnv) or self.given == NO_ENV:
@@ -77,7 +81,7 @@ class EnvSource:
         if self.given is None:
             return config
         name = self.name or config.env_id
-        env = config.env if name == config.env_id else replace(config.env, kwargs={}, max_episode_steps=None)
+        env = config.env if name == config.env_id else _of_another_env(config.env, config.env_id, name)
         if isinstance(self.given, gym.Env):
             env = replace(env, kwargs={}, renew=False)
         if name != config.env_id and env.backend in ("native", "tensor"):
@@ -174,6 +178,13 @@ class EnvSource:
 
     def _custom(self, config: TrainConfig, *, itself: bool) -> Callable[[], gym.Env[Any, Any]] | None:
         return None if self.given is None else custom_factory(self.given, config.env.kwargs, itself=itself)
+
+
+def _of_another_env(env: EnvConfig, before: str, name: str) -> EnvConfig:
+    """The settings without those that belonged to the environment of the name before; games are all played alike."""
+    env = replace(env, kwargs={}, max_episode_steps=None)
+    same_kind = before.startswith(ATARI_IDS) == name.startswith(ATARI_IDS)
+    return env if same_kind else replace(env, atari=None, clip_rewards=None)
 
 
 def check_fits(agent: Spaces, env: Spaces, name: str, *, any_bounds: bool = False) -> None:

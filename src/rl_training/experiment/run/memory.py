@@ -89,7 +89,8 @@ def check_buffers(config: TrainConfig, hyperparams: Any, env_spaces: Spaces, dev
 
 def _check_replay(config: TrainConfig, hyperparams: Any, env_spaces: Spaces, device: torch.device) -> None:
     storage, count = hyperparams.replay_storage, hyperparams.buffer_size
-    stored = _obs_bytes(env_spaces) + _action_bytes(env_spaces)
+    obs_bytes = _obs_bytes(env_spaces) // config.env.stacked_frames
+    stored = obs_bytes + _action_bytes(env_spaces)
     beside = 8 + (8 if hyperparams.prioritized else 0)
     row = beside if storage == "disk" else stored + beside
     place = device if storage == "device" else torch.device("cpu")
@@ -100,7 +101,7 @@ def _check_replay(config: TrainConfig, hyperparams: Any, env_spaces: Spaces, dev
         count * row,
         place,
         f"the replay buffer has room for {count:,} transitions, which take",
-        f"{_obs_bytes(env_spaces):,} bytes of each for the observation",
+        f"{obs_bytes:,} bytes of each for the observation",
         f"Choose hyperparams.buffer_size: {fits} or less{elsewhere}.",
     )
 

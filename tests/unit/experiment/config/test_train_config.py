@@ -30,7 +30,7 @@ def test_mappings_become_sections() -> None:
         policy={"hidden_sizes": [32]}, env={"kwargs": {"gravity": 9}}, stopping={"reward": 500}  # type: ignore[arg-type]
     )  # fmt: skip
     assert config.policy == PolicyConfig(hidden_sizes=(32,))
-    assert config.env == EnvConfig(kwargs={"gravity": 9})
+    assert config.env == EnvConfig(kwargs={"gravity": 9}, clip_rewards=False)
     assert repr(config.stopping.reward) == "500.0"
 
 
