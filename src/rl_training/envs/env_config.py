@@ -40,6 +40,9 @@ class EnvConfig:
     games."""
     atari: AtariConfig | None = None
     """How Atari games (ids that begin with ALE/) are played; null for any other environment."""
+    workers: Annotated[int, Range(ge=1)] | None = None
+    """Processes that share the environments of the `async` backend; null gives each environment its own. As many as there are cores
+    are fastest where a step takes no longer than a message, as in Atari games."""
     restart_workers: Annotated[int, Range(ge=0)] = 0
     """How many dead `async` workers may be restarted before the run fails."""
 
@@ -68,5 +71,7 @@ class EnvConfig:
             )
         if self.renew and self.backend in ("native", "tensor"):
             raise FieldError("renew", f"{self.backend} environments are one object; leave it out, or use sync or async")
+        if self.workers is not None and self.backend != "async":
+            raise FieldError("workers", f"only the async backend has workers, and 'backend' is {self.backend}")
         if self.restart_workers and self.backend != "async":
             raise FieldError("restart_workers", f"only the async backend has workers, and 'backend' is {self.backend}")

@@ -140,7 +140,7 @@ def make_vector_env(
     if cfg.env.backend == "async":
         factory().close()  # the user's mistakes are reported from here, not from a worker
         seed = derive_seed(cfg.seed, "restarted workers")
-        return AsyncEnvs(factory.numbered(count), mode, cfg.env.restart_workers, seed)
+        return AsyncEnvs(factory.numbered(count), mode, cfg.env.restart_workers, seed, cfg.env.workers)
     envs = SyncEnvs(factory.numbered(count), autoreset_mode=mode)
     if len({id(env.unwrapped) for env in envs.envs}) < count:
         raise EnvCreationError(

@@ -125,6 +125,7 @@ USED: dict[str, tuple[Any, Callable[[Run], Any], dict[str, Any]]] = {
     "env.normalize_observations": (True, weights, {}),
     "env.normalize_rewards": (True, weights, {}),
     "env.clip_rewards": (True, weights, {"env_id": "Pendulum-v1"}),
+    "env.workers": (1, lambda run: len(run.agent._envs.processes), {"num_envs": 2, "env": {"backend": "async"}}),
     "env.restart_workers": (2, envs("restarts_left"), {"env": {"backend": "async"}}),
     "evaluation.every": (64, evaluations, EVALUATE),
     "evaluation.episodes": (3, evaluations, EVALUATE),

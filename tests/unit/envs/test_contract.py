@@ -35,6 +35,8 @@ def make_envs(backend: str, mode: AutoresetMode, *makers: Callable[[], gym.Env[A
         return AsyncEnvs(factories, mode)
     if backend == "async without shared memory":
         return AsyncEnvs(factories, mode, restart_workers=1)
+    if backend == "async, two workers":
+        return AsyncEnvs(factories, mode, workers=2)
     if backend == "sync without copies":
         return SyncVectorEnv(factories, copy=False, autoreset_mode=mode)
     return SyncVectorEnv(factories, autoreset_mode=mode)
@@ -97,7 +99,7 @@ EXPECTED_GAE = (
     [2.15625, 2.625, 2.5, 2.171875, 2.6875, 2.75, 1.0],
 )
 
-BACKENDS = ["sync", "sync without copies", "async", "async without shared memory"]
+BACKENDS = ["sync", "sync without copies", "async", "async without shared memory", "async, two workers"]
 
 
 CASES = [(backend, mode) for backend in BACKENDS for mode in MODES] + [("tensor", AutoresetMode.SAME_STEP)]

@@ -57,7 +57,7 @@ class AtariGame(gym.Env[Array, int]):
         # FIRE and then the third action, as Baselines' wrapper starts games that wait for it.
         has_fire = len(self._actions) >= 3 and self._actions[1] == ale_py.Action.FIRE
         self._openers = tuple(self._actions[1:3]) if config.fire and has_fire else ()
-        self.action_space = spaces.Discrete(len(self._actions))
+        self.action_space = spaces.Discrete(len(self._actions))  # type: ignore[assignment]
         size, colours = config.screen_size, () if config.grayscale else (3,)
         self._screen_shape = (*self.ale.getScreenDims(), *colours)
         self._read = self.ale.getScreenGrayscale if config.grayscale else self.ale.getScreenRGB
@@ -74,7 +74,9 @@ class AtariGame(gym.Env[Array, int]):
         return None
 
     def _load(self) -> None:
-        self.ale.loadROM(roms.get_rom_path(self.game))
+        path = roms.get_rom_path(self.game)
+        assert path is not None, "ale-py brings its games"
+        self.ale.loadROM(path)
         if self._mode is not None:
             self.ale.setMode(self._mode)
         if self._difficulty is not None:
@@ -110,7 +112,9 @@ class AtariGame(gym.Env[Array, int]):
         lives, self._lives = self._lives, self.ale.lives()
         terminated = self.ale.game_over(with_truncation=False)
         truncated = not terminated and self._frames >= self._max_frames
-        info: dict[str, Any] = {"lives": self._lives}
+        info: dict[str, Any] = {}
+        if self._lives != lives:
+            info["lives"] = self._lives
         if self._lives < lives and not (terminated or truncated):
             for opener in self._openers:
                 more, screen = self._play(opener)

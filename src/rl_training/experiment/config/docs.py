@@ -75,7 +75,10 @@ def policy_defaults(algo: str) -> str:
 def _optional_sections(section: type) -> dict[str, type]:
     """The fields of a section that are sections themselves, or null."""
     members = {name: typing.get_args(hint) for name, hint in typing.get_type_hints(section).items()}
-    found = {name: [kind for kind in kinds if dataclasses.is_dataclass(kind)] for name, kinds in members.items()}
+    found = {
+        name: [kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+        for name, kinds in members.items()
+    }
     return {name: kinds[0] for name, kinds in found.items() if len(kinds) == 1 and type(None) in members[name]}
 
 

@@ -59,6 +59,7 @@ class EnvSource:
                 "max_episode_steps": None,
                 "wrappers": [],
                 "restart_workers": 0,
+                "workers": None,
                 "renew": False,
                 "atari": None,
             },
@@ -205,7 +206,7 @@ def _for_evaluation(config: TrainConfig) -> TrainConfig:
     # judged by Gymnasium's own, which for a handful of episodes are also the faster ones.
     backend: Literal["native", "sync"] = "native" if config.env.backend == "native" else "sync"
     wrappers = config.env.wrappers if config.evaluation.wrappers is None else config.evaluation.wrappers
-    env = replace(config.env, backend=backend, restart_workers=0, wrappers=wrappers)
+    env = replace(config.env, backend=backend, restart_workers=0, workers=None, wrappers=wrappers)
     # Another seed, for environments that draw their world while they are made.
     return replace(config, env=env, seed=derive_seed(config.seed, "evaluation envs"))
 
