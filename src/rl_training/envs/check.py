@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import Autoreset
 
+from rl_training.envs.action_masks import SOURCES, MaskedEnv, MaskSetting, with_vector_masks
 from rl_training.envs.check_play import play, random_actions
 from rl_training.envs.check_report import EnvReport
 from rl_training.envs.check_rules import (
@@ -64,13 +65,13 @@ def check_env(
     if isinstance(env, VectorEnv):
         if settings:
             raise UserError("settings cannot reach a vector environment object, which is made already: leave them out.")
-        _check_vector(report, env, steps, seed)
+        _check_vector(report, env, steps, seed, config.action_masks)
         return report
     wanted = _Settings(report.env, config, 2, seed)
     try:
         custom = _maker(report, env, config)
         if config.backend in ("native", "tensor"):
-            _check_vector(report, make_vector_env(wanted, custom=custom), steps, seed)
+            _check_vector(report, make_vector_env(wanted, custom=custom), steps, seed, False)
         else:
             _check_single(report, wanted, custom, steps)
     except AxiomError as error:
@@ -201,7 +202,9 @@ def _check_workers(
         )
 
 
-def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int, seed: int) -> None:
+def _check_vector(
+    report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int, seed: int, masks: MaskSetting
+) -> None:
     """A vector environment: its autoreset mode, its form, and whether it repeats itself."""
     report.facts |= {
         "num_envs": given.num_envs,
@@ -211,7 +214,7 @@ def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int
     if not check_spaces(report, given.single_observation_space, given.single_action_space):
         return
     try:
-        stepper = EnvStepper(flattened(given))
+        stepper = EnvStepper(flattened(with_vector_masks(given, masks, report.env)))
     except UserError as error:
         message, _, fix = str(error).partition("\n")
         report.add("error", "autoreset", message, fix)
