@@ -76,8 +76,7 @@ class ActionMask(spaces.MultiBinary):
     def allowed(self, masks: Array, actions: Array) -> Array:
         """(N,) bool: whether actions (N,) or (N, k), counted from 0, are valid under masks (N, n)."""
         choices = actions.reshape(len(actions), -1) + self.starts
-        valid: Array = np.take_along_axis(masks, choices, axis=-1).all(axis=-1)
-        return valid
+        return np.logical_and.reduce(np.take_along_axis(masks, choices, axis=-1) != 0, axis=-1)
 
     def pick(self, masks: Array, uniform: Array) -> Array:
         """Valid actions (N, k) int64, each with the same chance, from numbers (N, k) that are uniform in [0, 1).
