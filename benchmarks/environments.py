@@ -35,8 +35,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         ),
     ),
 }
-"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`, `sb3_contrib` for
-`benchmarks.masks`. The lower
+"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`,
+`sb3_contrib` for `benchmarks.masks`. The lower
 bounds keep pip from settling for a release of years ago."""
 
 

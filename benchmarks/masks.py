@@ -1,8 +1,9 @@
 """Masked PPO beside sb3-contrib's MaskablePPO: python -m benchmarks.masks [--seeds ...] [--steps N].
 
-The task is sb3-contrib's own example, InvalidActionEnvDiscrete: 80 actions, of which 60 are ruled out in each state and one is right;
-an episode of 100 steps returns up to 100. Both libraries have the same hyperparameters, networks and number of steps, and take turns,
-each run in a fresh process. The last policy is evaluated with masks and deterministic actions. `unmasked` is ours without masks.
+The task is sb3-contrib's own example, InvalidActionEnvDiscrete: 80 actions, of which 60 are ruled out in each state and one is
+right; an episode of 100 steps returns up to 100. Both libraries have the same hyperparameters, networks and number of steps, and
+take turns, each run in a fresh process. The last policy is evaluated with masks and deterministic actions. `unmasked` is ours
+without masks.
 """
 
 from __future__ import annotations
@@ -43,10 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args(arguments)
-    installed = None if options.python else install("sb3_contrib")
-    python = options.python or (installed and installed.python)
-    if python is None:
-        parser.error(f"the packages could not be installed: {installed and installed.reason}")
+    python: Path | None = options.python or install("sb3_contrib").python
+    assert python is not None, "the packages could not be installed: see .bench/sb3_contrib.json"
     work = {"kind": "masks", **SETTINGS, "steps": options.steps}
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in ENTRIES}
     for seed in options.seeds.split(","):

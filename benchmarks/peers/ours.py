@@ -282,5 +282,18 @@ def checkpoint(work: Work) -> Result:
 
 
 if __name__ == "__main__":
-    functions = [import_library, defaults, masks, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
+    functions = [
+        import_library,
+        defaults,
+        masks,
+        ppo,
+        a2c,
+        dqn,
+        sac,
+        td3,
+        replay_sample,
+        replay_memory,
+        gae,
+        checkpoint,
+    ]
     main({**{function.__name__: function for function in functions}, "startup": ppo})

@@ -18,6 +18,7 @@ import torch
 from helpers import masked_envs
 from helpers.masked_envs import PickyEnv, PickyMultiEnv
 from rl_training import DQN, PPO, TrainConfig, agent_class
+from rl_training.envs.builtin.goal_tasks import BitFlip
 from rl_training.experiment.proof.resume import verify_resume
 from rl_training.experiment.run.build import complete_config
 from rl_training.utils.action_masks import ActionMask
@@ -28,13 +29,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2},
     "a2c": {"num_steps": 8},
     "trpo": {"num_steps": 16, "critic_minibatches": 2, "critic_epochs": 2},
-    **{
-        name: OFF_POLICY
-        for name in (
-            *("dqn", "double_dqn", "dueling_dqn", "noisy_dqn", "prioritized_dqn", "nstep_dqn"),
-            *("c51", "qr_dqn", "iqn", "rainbow", "discrete_sac"),
-        )
-    },
+    **dict.fromkeys(("dqn", "double_dqn", "dueling_dqn", "noisy_dqn", "prioritized_dqn", "nstep_dqn"), OFF_POLICY),
+    **dict.fromkeys(("c51", "qr_dqn", "iqn", "rainbow", "discrete_sac"), OFF_POLICY),
 }
 MULTI = ("ppo", "a2c", "trpo")
 
@@ -50,7 +46,7 @@ def weights(agent: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("algo", SETTINGS)
 def test_every_algorithm_takes_valid_actions_only(algo: str) -> None:
-    """In training, with random and exploring actions, and in evaluation, greedy and by samples: the environment raises otherwise."""
+    """In training, with random and exploring actions, and in evaluation, greedy and by samples; else the environment raises."""
     agent = make(algo, lambda: PickyEnv("info", start=1))
     agent.learn(160)
     for deterministic in (True, False):
@@ -96,7 +92,9 @@ def test_recorded_steps_are_those_as_written(algo: str) -> None:
         agent.learn(96)
         ends.append(agent.get_parameters())
     for name, value in ends[0].items():
-        torch.testing.assert_close(value, ends[1][name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            value, ends[1][name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_nothing_is_left_to_eager_execution() -> None:
@@ -263,3 +261,31 @@ def test_random_actions_before_learning_are_valid_and_uniform() -> None:
     pairs = masks.sum(axis=1) == 2
     first = masks[pairs].argmax(axis=1) == batch.actions.numpy()[pairs]
     assert first.mean() == pytest.approx(0.5, abs=0.12)
+
+
+class NotTwice(BitFlip):
+    """The bit that was flipped last may not be flipped back at once."""
+
+    last: int | None = None
+
+    def reset(self, **options: Any) -> Any:
+        self.last = None
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        assert action != self.last, "flipped twice"
+        self.last = int(action)
+        return super().step(action)
+
+    def action_masks(self) -> Any:
+        return np.arange(self.bits) != (-1 if self.last is None else self.last)
+
+
+def test_hindsight_keeps_the_masks() -> None:
+    agent = make("dqn", NotTwice, hindsight=0.8, n_step=2)
+    agent.learn(160)
+    batch = agent.replay_buffer.sample(200)
+    # The next mask rules out what was done last; after two steps that is not the batch's own action.
+    assert set(batch.next_obs["action_mask"].sum(dim=1).tolist()) <= {7, 8}
+    assert ActionMask((8,)).allowed(batch.obs["action_mask"].numpy(), batch.actions.numpy()).all()
+    assert agent.evaluate(3).episodes == 3

@@ -34,8 +34,8 @@ class DiscreteSACConfig(SACConfig):
     train_frequency: Annotated[int, Range(ge=1)] = 4
     tau: Annotated[float, Range(gt=0, le=1)] = 0.01
     target_entropy: float | None = None
-    """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice among the actions, or
-    among those valid in each state."""
+    """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice among the actions,
+    or among those valid in each state."""
     target_entropy_scale: Annotated[
         float, Range(ge=0, le=1), Needs("ent_coef", "auto"), Needs("target_entropy", None)
     ] = 0.5

@@ -15,8 +15,8 @@ from rl_training.utils.schedules import Schedule
 
 
 def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float | Tensor) -> Tensor:
-    """−log α · mean(log π + H̄), with log π detached (arXiv 1812.05905, eq. 18, on log α as in the reference code). H̄ is a number, or
-    one for each state (B,).
+    """−log α · mean(log π + H̄), with log π detached (arXiv 1812.05905, eq. 18, on log α as in the reference code). H̄ is a number,
+    or one for each state (B,).
 
     Its gradient by log α is the surplus of entropy, H − H̄: α falls while the policy is more random than asked.
     """
@@ -47,8 +47,8 @@ class Temperature:
         return self.log_alpha.detach().exp()
 
     def update(self, log_probs: Tensor, target_entropies: Tensor | None = None) -> Metrics:
-        """One step towards the target entropy, given log-probabilities (B,) of the policy's own actions; `target_entropies` (B,) are
-        those of the states, where they have their own."""
+        """One step towards the target entropy, given log-probabilities (B,) of the policy's own actions; `target_entropies` (B,)
+        are those of the states, where they have their own."""
         metrics = {"alpha": self.alpha, "entropy": -log_probs.detach().mean()}
         if self.optimizer is not None and self.target_entropy is not None:
             target = self.target_entropy if target_entropies is None else target_entropies

@@ -285,8 +285,8 @@ class Agent:
 
         The second value is what the policy remembers, to be given as `state` with the next observation; None for a policy
         without a memory. `episode_start`, a flag or one for each observation, says where an episode begins, so that the state of
-        the one before is forgotten. `action_masks` say which actions are valid, a mask for each observation, where the environment has
-        such and they are no part of its observations.
+        the one before is forgotten. `action_masks` say which actions are valid, a mask for each observation, where the
+        environment has such and they are no part of its observations.
         """
         batch, single = as_batch(observation, self._spaces.observation, action_masks)
         obs = obs_to_torch(batch, self._device)

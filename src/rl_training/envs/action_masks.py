@@ -106,8 +106,8 @@ def mask_source(
     if source is None:
         if setting is True:
             raise EnvCreationError(
-                f"env.action_masks is true, but environment {name!r} has no masks: no method {METHOD}(), no entry {MASK_KEY!r} in a "
-                f"Dict observation, and no {MASK_KEY!r} in the info of reset().\nAdd one of them, or leave out env.action_masks."
+                f"env.action_masks is true, but environment {name!r} has no masks: no method {METHOD}(), no entry {MASK_KEY!r} in "
+                f"a Dict observation, and no {MASK_KEY!r} in the info of reset().\nAdd one of them, or leave out env.action_masks."
             )
         return None
     check_maskable(env.action_space, source, name)
@@ -203,8 +203,8 @@ def with_vector_masks(envs: VectorEnv[Any, Any, Any], setting: MaskSetting, name
         assert mask is not None
         if space[MASK_KEY].shape != mask.shape:
             raise EnvCreationError(
-                f"environment {name!r}: the entry {MASK_KEY!r} of its observations has the shape {space[MASK_KEY].shape}, and there are "
-                f"{mask.shape[0]} choices.\nGive one number for each, or set env.action_masks=false."
+                f"environment {name!r}: the entry {MASK_KEY!r} of its observations has the shape {space[MASK_KEY].shape}, and "
+                f"there are {mask.shape[0]} choices.\nGive one number for each, or set env.action_masks=false."
             )
         return MaskedVector(envs, mask)
     inner = envs.unwrapped
@@ -212,7 +212,8 @@ def with_vector_masks(envs: VectorEnv[Any, Any, Any], setting: MaskSetting, name
     if spoken or setting is True:
         found = f"has masks only in {SOURCES['method']}" if spoken else f"has no entry {MASK_KEY!r} in its observations"
         raise EnvCreationError(
-            f"the vector environment {name!r} {found}, and of vector environment objects only masks in Dict observations are known.\n"
+            f"the vector environment {name!r} {found}, and of vector environment objects only masks in Dict observations are "
+            "known.\n"
             "Give the id or the class of the environments, e.g. PPO(MyEnv, num_envs=8), or set env.action_masks=false."
         )
     return envs

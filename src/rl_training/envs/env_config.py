@@ -32,8 +32,8 @@ class EnvConfig:
     simulator lives on) or takes a seed from the clock. It costs the time of making one (`sync` and `async`)."""
     action_masks: bool | Literal["auto"] = "auto"
     """Which actions are valid: `auto` looks for an entry `action_mask` of Dict observations, a method `action_masks()`, or an
-    `action_mask` in the infos, and rules out the others everywhere. `true` refuses an environment without; `false` does not look, and
-    such an entry is then an observation like any other."""
+    `action_mask` in the infos, and rules out the others everywhere. `true` refuses an environment without; `false` does not look,
+    and such an entry is then an observation like any other."""
     normalize_observations: bool = False
     """Shift and scale observations by their running mean and standard deviation."""
     normalize_rewards: bool = False

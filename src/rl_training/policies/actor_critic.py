@@ -87,7 +87,7 @@ class ActionHead(nn.Module):
         self.linear = OutputLinear(in_features, size)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
-        """Return the distribution of a batch of actions; a mask (B, n) bool rules out choices of Discrete and MultiDiscrete ones."""
+        """Return the distribution of a batch of actions; a mask (B, n) bool rules out some of (Multi)Discrete ones."""
         outputs = valid_only(self.linear(features), mask)
         if self._categorical:
             return Categorical(outputs)

@@ -24,8 +24,8 @@ from rl_training.execution.draws import RandomSource, exponential, normal, unifo
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 INVALID = -1e30
-"""The logit, or the value, of a choice that is ruled out: its probability is exactly 0, it is never the largest, and finite, so that
-its product with 0 is 0 and not NaN."""
+"""The logit, or the value, of a choice that is ruled out: its probability is exactly 0, it is never the largest, and finite, so
+that its product with 0 is 0 and not NaN."""
 # With 32 nodes the squashed entropy is exact to 1e-7 per dimension for std <= 1, to 2e-4 for std 2.
 _QUADRATURE_NODES = 32
 

@@ -169,7 +169,7 @@ class QNetwork(Policy):
 
     @torch.no_grad()
     def explore(self, obs: ObsTensor, epsilon: float | Tensor, generator: RandomSource = None) -> Tensor:
-        """Return the best actions (B,) int64, or with probability `epsilon` (number or tensor ()) any valid one, drawn uniformly."""
+        """Return the best actions (B,) int64, or with probability `epsilon` (number or tensor ()) any valid one, uniformly."""
         actions = self.choose(obs, generator, deterministic=False)
         exploring, choice = uniform((2, len(actions)), generator, actions.device)
         mask = self.encoder.action_mask(obs)

@@ -1,8 +1,8 @@
 """Action masks: which of the actions are valid in a state, as one entry of a Dict observation. Free of torch.
 
-However an environment says it, behind the factory a mask is the entry of a Dict observation space that is an `ActionMask`. So it goes
-wherever observations go (workers, final observations, buffers, checkpoints), and needs no path of its own. Encoders leave it out,
-policies rule out what it says.
+However an environment says it, behind the factory a mask is the entry of a Dict observation space that is an `ActionMask`. So it
+goes wherever observations go (workers, final observations, buffers, checkpoints), and needs no path of its own. Encoders leave it
+out, policies rule out what it says.
 
 Shapes: N environments, n choices over all dimensions of an action, k dimensions (1 for Discrete).
 """
@@ -28,7 +28,7 @@ METHOD = "action_masks"
 
 
 class ActionMask(spaces.MultiBinary):
-    """1 where a choice is valid, (n,) int8. For MultiDiscrete actions those of all dimensions side by side, `sizes[i]` of the i-th."""
+    """1 where a choice is valid, (n,) int8. For MultiDiscrete actions all dimensions side by side, `sizes[i]` of the i-th."""
 
     def __init__(self, sizes: Sequence[int]):
         self.sizes = tuple(sizes)
@@ -117,7 +117,9 @@ def visible_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
     assert isinstance(space, spaces.Dict)
     rest = {name: entry for name, entry in space.spaces.items() if name != key}
     if not rest:
-        raise SpaceError(f"The observation has no entry beside {key!r}, which is a mask: there is nothing to learn from.")
+        raise SpaceError(
+            f"The observation has no entry beside {key!r}, which is a mask: there is nothing to learn from."
+        )
     return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
 
 

@@ -134,9 +134,7 @@ def test_an_actor_critic_takes_valid_actions_only(deterministic: bool) -> None:
     torch.nn.init.normal_(policy.action_head.linear.weight, std=9.0)
     masks = torch.rand(200, 7, generator=seeded()) < 0.4
     masks[:, [1, 5]] = True
-    actions, _ = policy.act(
-        masked_obs(masks, torch.randn(200, 2)), generator=seeded(), deterministic=deterministic
-    )
+    actions, _ = policy.act(masked_obs(masks, torch.randn(200, 2)), generator=seeded(), deterministic=deterministic)
     assert ActionMask((3, 4)).allowed(masks.numpy(), actions.numpy()).all()
     assert policy(masked_obs(masks, torch.zeros(200, 2)))[0].entropy().isfinite().all()
 

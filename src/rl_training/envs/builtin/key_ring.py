@@ -15,9 +15,9 @@ from rl_training.utils.spaces import Array
 class KeyRing(gym.Env[Any, Any]):
     """A row of doors, each behind the one before, and a ring with 100 keys, of which 5 fit into the lock and 1 of those opens it.
 
-    Every lock has one of 20 colours, drawn anew for each door; a colour's keys lie side by side on the ring. A key that does not open
-    costs a step, whether it fits or not. Behind the last door is 1 − 0.9 · steps / 25, and nothing before. Episodes last 25 steps,
-    so a random choice among the keys that fit opens all 5 doors every other time, one among all keys once in 200,000 times.
+    Every lock has one of 20 colours, drawn anew for each door; a colour's keys lie side by side on the ring. A key that does not
+    open costs a step, whether it fits or not. Behind the last door is 1 − 0.9 · steps / 25, and nothing before. Episodes last 25
+    steps, so a random choice among the keys that fit opens all 5 doors every other time, one among all keys once in 200,000 times.
 
     Observations: (doors opened, colour of the lock). `masks` says how the fitting keys are told: by the method `action_masks()`, as
     `info["action_mask"]`, or in a Dict observation beside `observation`.
