@@ -23,6 +23,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "d3rlpy": ("d3rlpy>=2", MUJOCO),
     "sample_factory": ("sample-factory>=2", MUJOCO),
     "rllib": ("ray[rllib]>=2.40", MUJOCO),
+    "sb3_contrib": ("sb3-contrib>=2.3", "stable-baselines3>=2.3", "--editable", str(ROOT)),
     "defaults": (
         *(
             "stable-baselines3>=2.3",
@@ -34,7 +35,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         ),
     ),
 }
-"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`. The lower
+"""What is installed for each peer, named as its script in `benchmarks/peers/`; `defaults` is for `benchmarks.defaults`,
+`sb3_contrib` for `benchmarks.masks`. The lower
 bounds keep pip from settling for a release of years ago."""
 
 

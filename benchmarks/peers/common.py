@@ -110,6 +110,22 @@ def evaluated(work: Work, act: Callable[[Any], Any]) -> Result:
     return {"values": {"mean_return": sum(returns) / len(returns)}}
 
 
+def masked_return(work: Work, act: Callable[[Any, Any], Any]) -> float:
+    """The mean return of `work["episodes"]` episodes of the masked task with the actions of `act(observation, mask)`; without masks
+    in training there are none here either."""
+    from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+
+    env, total = InvalidActionEnvDiscrete(**work["env"]), 0.0
+    for episode in range(work["episodes"]):
+        obs, _ = env.reset(seed=100_000 + 1_000 * work["seed"] + episode)
+        over = False
+        while not over:
+            mask = env.action_masks() if work["masks"] else None
+            obs, reward, terminated, truncated, _ = env.step(int(act(obs, mask)))
+            total, over = total + float(reward), terminated or truncated
+    return total / work["episodes"]
+
+
 def count_optimizer_steps() -> Callable[[], int]:
     """From here on counts the steps of all torch optimisers."""
     from torch.optim.optimizer import register_optimizer_step_post_hook

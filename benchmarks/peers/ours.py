@@ -15,6 +15,7 @@ from benchmarks.peers.common import (
     evaluated,
     gae_inputs,
     main,
+    masked_return,
     seconds_of,
     timed_calls,
     transitions,
@@ -60,10 +61,41 @@ def defaults(work: Work) -> Result:
 
     env = partial(make_task, work["env"])
     settings = {"seed": work["seed"], "device": "cpu", "evaluation": {"every": 0}}
+    settings["env"] = {"action_masks": False}  # Taxi has masks, which the others do not know
     agent = getattr(rl_training, work["algo"])(env, total_timesteps=work["steps"], **settings)
     seconds = seconds_of(lambda: agent.learn(work["steps"]))
     result = evaluated(work, lambda obs: agent.predict(obs, deterministic=True)[0])
     return {"values": {**result["values"], "seconds": seconds}}
+
+
+def masks(work: Work) -> Result:
+    """Masked PPO on sb3-contrib's example; without masks if the work says so."""
+    from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+
+    from rl_training import PPO
+
+    agent = PPO(
+        lambda: InvalidActionEnvDiscrete(**work["env"]),
+        total_timesteps=work["steps"],
+        num_envs=1,
+        num_steps=work["num_steps"],
+        num_minibatches=work["num_steps"] // work["minibatch"],
+        update_epochs=work["epochs"],
+        learning_rate=work["lr"],
+        gamma=work["gamma"],
+        gae_lambda=work["gae_lambda"],
+        policy={"hidden_sizes": work["hidden"]},
+        env={"action_masks": bool(work["masks"])},
+        evaluation={"every": 0},
+        seed=work["seed"],
+        device="cpu",
+    )
+    seconds = seconds_of(lambda: agent.learn(work["steps"]))
+
+    def act(obs: Any, mask: Any) -> Any:
+        return agent.predict(obs, deterministic=True, action_masks=mask)[0]
+
+    return {"values": {"mean_return": masked_return(work, act), "seconds": seconds}}
 
 
 def _learn(work: Work, **hyperparams: Any) -> Result:
@@ -250,5 +282,18 @@ def checkpoint(work: Work) -> Result:
 
 
 if __name__ == "__main__":
-    functions = [import_library, defaults, ppo, a2c, dqn, sac, td3, replay_sample, replay_memory, gae, checkpoint]
+    functions = [
+        import_library,
+        defaults,
+        masks,
+        ppo,
+        a2c,
+        dqn,
+        sac,
+        td3,
+        replay_sample,
+        replay_memory,
+        gae,
+        checkpoint,
+    ]
     main({**{function.__name__: function for function in functions}, "startup": ppo})

@@ -16,6 +16,7 @@ from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, Step
 from rl_training.policies.policy import Policy
 from rl_training.policies.policy_config import PolicyConfig, Precision
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.action_masks import mask_key
 from rl_training.utils.errors import CheckpointError, ConfigError, SpaceError
 from rl_training.utils.global_random import seeded_global_rng
 from rl_training.utils.seeding import derive_seed
@@ -49,6 +50,8 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
     """Where it does, by default, something else than its paper; for its page in the docs."""
     unused_policy_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the `policy` section that mean nothing to it; setting one is refused."""
+    action_masks: ClassVar[bool] = False
+    """Whether its policy takes valid actions only, in environments that say which are."""
     normalizes_rewards: ClassVar[bool] = False
     """Whether `env.normalize_rewards` makes sense for it."""
     other_precisions: ClassVar[bool] = True
@@ -104,6 +107,12 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
                     f"{cls.__name__.removesuffix('Algorithm')} does not support {space_name(space)} {role} spaces (got {space}).\n"
                     f"It supports: {', '.join(supported)}. {advice}"
                 )
+
+        if mask_key(observation_space) is not None and not cls.action_masks:
+            raise SpaceError(
+                f"{cls.__name__.removesuffix('Algorithm')} knows no action masks, and the environment has them.\n"
+                "Use PPO, A2C, TRPO, DQN or DiscreteSAC, or set env.action_masks=false to do without."
+            )
 
     @staticmethod
     @abstractmethod

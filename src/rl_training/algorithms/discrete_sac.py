@@ -16,9 +16,10 @@ from rl_training.algorithms.off_policy import CONTINUOUS_ELSEWHERE
 from rl_training.algorithms.off_policy_actor_critic import CriticLoss, make_critics, regression_loss
 from rl_training.algorithms.sac import SACBase, SACConfig, SamplingAlgorithm
 from rl_training.data.replay_buffer import TransitionBatch
+from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import CategoricalActor
-from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.policies.off_policy import CategoricalActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.fields import Needs, Range, Unused
 from rl_training.utils.schedules import Schedule
@@ -33,11 +34,12 @@ class DiscreteSACConfig(SACConfig):
     train_frequency: Annotated[int, Range(ge=1)] = 4
     tau: Annotated[float, Range(gt=0, le=1)] = 0.01
     target_entropy: float | None = None
-    """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice."""
+    """Entropy that a learned temperature keeps; null for `target_entropy_scale` times that of a uniform choice among the actions,
+    or among those valid in each state."""
     target_entropy_scale: Annotated[
         float, Range(ge=0, le=1), Needs("ent_coef", "auto"), Needs("target_entropy", None)
     ] = 0.5
-    """Target entropy as a share of the largest possible one, log n."""
+    """Target entropy as a share of the largest possible one, log n for n actions."""
     noise_correlation: Annotated[
         float, Range(ge=0, lt=1), Unused("a choice among actions has no noise that could go on from step to step")
     ] = 0.0
@@ -56,16 +58,25 @@ class DiscreteSACAlgorithm(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
     differences = ("A lower target entropy than the paper's 0.98 · log n, which is nearly a uniform choice.",)
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
     elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
+    action_masks = True
+    policy: CategoricalActorCritic
 
     def _target_entropy(self) -> float:
         if self.config.target_entropy is not None:
             return self.config.target_entropy
         return self.config.target_entropy_scale * math.log(_choices(self.action_space))
 
+    def _target_entropies(self, obs: ObsTensor) -> Tensor | None:
+        """(B,) as many as there are states, where a mask leaves each another number of choices; None for one target for all."""
+        mask = self.policy.encoder.action_mask(obs)
+        if mask is None or self.config.target_entropy is not None:
+            return None
+        return self.config.target_entropy_scale * mask.float().sum(dim=-1).log()
+
     @staticmethod
-    def make_policy(spec: PolicySpec, hyperparams: Any) -> OffPolicyActorCritic:
+    def make_policy(spec: PolicySpec, hyperparams: Any) -> CategoricalActorCritic:
         choices = _choices(spec.action_space)
-        return OffPolicyActorCritic(
+        return CategoricalActorCritic(
             spec,
             lambda features: CategoricalActor(features, choices, spec.config),
             lambda features: make_critics(spec, hyperparams, features, choices),
@@ -77,9 +88,8 @@ class DiscreteSACAlgorithm(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
             next_features = self.policy.encoder(batch.next_obs)
             target_features = self._target_features(batch.next_obs, next_features)
             next_q = self.target_critics(target_features, self._subset(random)).min(dim=0).values
-            next_values = expected_soft_value(
-                next_q, self.policy.actor(next_features).log_probs, self.temperature.alpha
-            )
+            next_choice = self.policy.distribution(batch.next_obs, next_features)
+            next_values = expected_soft_value(next_q, next_choice.log_probs, self.temperature.alpha)
             targets = batch.rewards + batch.discounts * next_values
         q = self.policy.critics(features)
         taken = q.gather(-1, batch.actions.expand(len(q), -1).unsqueeze(-1)).squeeze(-1)
@@ -88,12 +98,13 @@ class DiscreteSACAlgorithm(SamplingAlgorithm, SACBase[DiscreteSACConfig]):
     def _update_actor(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> Metrics:
         with torch.no_grad():
             q = self._over_critics(self.policy.critics(features))
-        distribution = self.policy.actor(features)
+        distribution = self.policy.distribution(batch.obs, features)
         loss = -expected_soft_value(q, distribution.log_probs, self.temperature.alpha).mean()
         gradient = self.actor_optimizer.gradient(loss)
         self.actor_optimizer.step(gradient, {"actor_loss": loss}, self.config.max_grad_norm)
         # The temperature learns from the mean of log π over all actions, which is −entropy.
-        return {"actor_loss": loss.detach(), **self.temperature.update(-distribution.entropy())}
+        targets = self._target_entropies(batch.obs)
+        return {"actor_loss": loss.detach(), **self.temperature.update(-distribution.entropy(), targets)}
 
 
 def _choices(space: spaces.Space[Any]) -> int:

@@ -137,6 +137,7 @@ class DQNAlgorithm(OffPolicyAlgorithm):
 
     config_class = DQNConfig
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete",)
+    action_masks = True
     elsewhere: ClassVar[Mapping[str, str]] = CONTINUOUS_ELSEWHERE
     differences: ClassVar[tuple[str, ...]] = (
         "Adam in place of RMSprop, and gradients clipped to a norm in place of errors clipped one by one.",
@@ -247,9 +248,9 @@ class DQNAlgorithm(OffPolicyAlgorithm):
                 target = munchausen_target(
                     batch.rewards,
                     batch.discounts,
-                    self._outputs(self.target, batch.obs, random),
+                    self._valid_outputs(batch.obs, random),
                     batch.actions,
-                    self._outputs(self.target, batch.next_obs, random),
+                    self._valid_outputs(batch.next_obs, random),
                     tau=config.munchausen_tau,
                     alpha=config.munchausen_alpha,
                     clip=config.munchausen_clip,
@@ -284,11 +285,17 @@ class DQNAlgorithm(OffPolicyAlgorithm):
         taus = self.target.sample_taus(size, config.num_target_taus, random)
         outputs = self._outputs(self.target, batch.next_obs, random, taus)
         if not config.double and config.distribution != "implicit":
-            return greedy_outputs(outputs, self.target.expectation(outputs))
+            next_q = self.target.expectation(outputs)
+            return greedy_outputs(outputs, self.target.valid_values(next_q, batch.next_obs))
         # IQN chooses with fractions of its own, whichever network it asks (arXiv 1806.06923, algorithm 1).
         chooser = self.policy if config.double else self.target
         taus = chooser.sample_taus(size, ACTING_TAUS, random)
-        return greedy_outputs(outputs, chooser.expectation(self._outputs(chooser, batch.next_obs, random, taus)))
+        next_q = chooser.expectation(self._outputs(chooser, batch.next_obs, random, taus))
+        return greedy_outputs(outputs, chooser.valid_values(next_q, batch.next_obs))
+
+    def _valid_outputs(self, obs: ObsTensor, random: RandomSource) -> Tensor:
+        """The target network's values (B, A), of valid actions only, so that its softmax policy takes no other."""
+        return self.target.valid_values(self._outputs(self.target, obs, random), obs)
 
     def _outputs(self, network: QNetwork, obs: ObsTensor, random: RandomSource, taus: Tensor | None = None) -> Tensor:
         """A forward pass with noise of its own."""

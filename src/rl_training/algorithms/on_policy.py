@@ -64,6 +64,7 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
     """An algorithm that learns from complete rollouts of the current policy."""
 
     action_spaces: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+    action_masks: ClassVar[bool] = True
     normalizes_rewards: ClassVar[bool] = True
     default_rollout: ClassVar[int | None] = None
     """Steps of a rollout over all environments where `num_steps` is not given; None for the default `num_steps` in each."""

@@ -14,8 +14,9 @@ from rl_training.execution.optimizers import Adam, FlatOptimizer
 from rl_training.utils.schedules import Schedule
 
 
-def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float) -> Tensor:
-    """−log α · mean(log π + H̄), with log π detached (arXiv 1812.05905, eq. 18, on log α as in the reference code).
+def temperature_loss(log_alpha: Tensor, log_probs: Tensor, target_entropy: float | Tensor) -> Tensor:
+    """−log α · mean(log π + H̄), with log π detached (arXiv 1812.05905, eq. 18, on log α as in the reference code). H̄ is a number,
+    or one for each state (B,).
 
     Its gradient by log α is the surplus of entropy, H − H̄: α falls while the policy is more random than asked.
     """
@@ -45,11 +46,13 @@ class Temperature:
         """() without gradient."""
         return self.log_alpha.detach().exp()
 
-    def update(self, log_probs: Tensor) -> Metrics:
-        """One step towards the target entropy, given log-probabilities (B,) of the policy's own actions."""
+    def update(self, log_probs: Tensor, target_entropies: Tensor | None = None) -> Metrics:
+        """One step towards the target entropy, given log-probabilities (B,) of the policy's own actions; `target_entropies` (B,)
+        are those of the states, where they have their own."""
         metrics = {"alpha": self.alpha, "entropy": -log_probs.detach().mean()}
         if self.optimizer is not None and self.target_entropy is not None:
-            loss = temperature_loss(self.log_alpha, log_probs, self.target_entropy)
+            target = self.target_entropy if target_entropies is None else target_entropies
+            loss = temperature_loss(self.log_alpha, log_probs, target)
             self.optimizer.step(self.optimizer.gradient(loss), {"alpha_loss": loss})
         return metrics
 

@@ -273,15 +273,22 @@ class Agent:
 
     @named_mistakes
     def predict(
-        self, observation: Any, state: ActingState = None, deterministic: bool = True, episode_start: Any = None
+        self,
+        observation: Any,
+        state: ActingState = None,
+        deterministic: bool = True,
+        episode_start: Any = None,
+        *,
+        action_masks: Any = None,
     ) -> tuple[Any, ActingState]:
         """The action for one observation, or a batch of actions for a batch of them, in the environment's own form.
 
         The second value is what the policy remembers, to be given as `state` with the next observation; None for a policy
         without a memory. `episode_start`, a flag or one for each observation, says where an episode begins, so that the state of
-        the one before is forgotten.
+        the one before is forgotten. `action_masks` say which actions are valid, a mask for each observation, where the
+        environment has such and they are no part of its observations.
         """
-        batch, single = as_batch(observation, self._spaces.observation)
+        batch, single = as_batch(observation, self._spaces.observation, action_masks)
         obs = obs_to_torch(batch, self._device)
         initial = self.policy.initial_state(count_of(obs))
         if initial is None and state is not None:

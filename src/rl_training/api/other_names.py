@@ -153,6 +153,7 @@ NAMES: dict[Where, tuple[Row, ...]] = {
         Row("deterministic", "the same, but True by default"),
         Row("episode_start", SAME),
         Row("mask", "`episode_start`"),
+        Row("action_masks", SAME),
     ),
     "save": (
         Row("path", "the same; it is a folder"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import Autoreset
 
-from rl_training.envs.check_play import play, random_actions
+from rl_training.envs.action_masks import SOURCES, MaskedEnv, MaskSetting, with_vector_masks
+from rl_training.envs.check_play import play
 from rl_training.envs.check_report import EnvReport
 from rl_training.envs.check_rules import (
     add_grade,
@@ -64,13 +65,13 @@ def check_env(
     if isinstance(env, VectorEnv):
         if settings:
             raise UserError("settings cannot reach a vector environment object, which is made already: leave them out.")
-        _check_vector(report, env, steps, seed)
+        _check_vector(report, env, steps, seed, config.action_masks)
         return report
     wanted = _Settings(report.env, config, 2, seed)
     try:
         custom = _maker(report, env, config)
         if config.backend in ("native", "tensor"):
-            _check_vector(report, make_vector_env(wanted, custom=custom), steps, seed)
+            _check_vector(report, make_vector_env(wanted, custom=custom), steps, seed, False)
         else:
             _check_single(report, wanted, custom, steps)
     except AxiomError as error:
@@ -100,6 +101,9 @@ def _check_single(
         "observation_space": space_text(env.observation_space),
         "action_space": space_text(env.action_space),
     }
+    masked = next((layer for layer in layers_of(env) if isinstance(layer, MaskedEnv)), None)
+    if masked is not None:
+        report.facts["action_masks"] = SOURCES[masked.source]
     supported = check_spaces(report, env.observation_space, env.action_space)
     if any(isinstance(layer, Autoreset) for layer in layers_of(env)):
         report.add(
@@ -110,14 +114,13 @@ def _check_single(
         )
     if not supported:
         return
-    actions = random_actions(env.action_space, steps, seed)
+    few = min(steps, 300)
     try:
-        first = play(env, actions, seed)
-        few = actions[: min(steps, 300)]
-        other = play(env, few, seed + 1)
-        again = play(env, few, seed)
-        mixed = play(env, few, seed, process_seed=1)
-        twin = None if alone else play(_inner(factory()), few, seed)
+        first = play(env, steps, seed, action_seed=seed)
+        other = play(env, few, seed + 1, action_seed=seed)
+        again = play(env, few, seed, action_seed=seed)
+        mixed = play(env, few, seed, action_seed=seed, process_seed=1)
+        twin = None if alone else play(_inner(factory()), few, seed, action_seed=seed)
     except AxiomError as error:
         report.add("error", "api", str(error))
         return
@@ -170,9 +173,11 @@ def _resume_problem(stepper: EnvStepper, make: Callable[[], VectorEnv[Any, Any, 
         other.close()
 
 
-def _batches(stepper: EnvStepper, count: int, seed: int) -> list[Any]:
+def _batches(stepper: EnvStepper, count: int, seed: int) -> Iterator[Any]:
+    """Random actions, each batch for the observations that the stepper has when it is asked for."""
     adapter, generator = ActionAdapter(stepper.envs.single_action_space), np.random.default_rng(seed)
-    return [adapter.to_env(adapter.sample(generator, stepper.num_envs)) for _ in range(count)]
+    for _ in range(count):
+        yield adapter.to_env(adapter.sample(generator, stepper.num_envs, stepper.action_masks))
 
 
 def _check_workers(
@@ -201,7 +206,9 @@ def _check_workers(
         )
 
 
-def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int, seed: int) -> None:
+def _check_vector(
+    report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int, seed: int, masks: MaskSetting
+) -> None:
     """A vector environment: its autoreset mode, its form, and whether it repeats itself."""
     report.facts |= {
         "num_envs": given.num_envs,
@@ -211,7 +218,7 @@ def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int
     if not check_spaces(report, given.single_observation_space, given.single_action_space):
         return
     try:
-        stepper = EnvStepper(flattened(given))
+        stepper = EnvStepper(flattened(with_vector_masks(given, masks, report.env)))
     except UserError as error:
         message, _, fix = str(error).partition("\n")
         report.add("error", "autoreset", message, fix)
@@ -219,9 +226,8 @@ def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int
     report.facts["autoreset"] = stepper.mode.name.lower()
     count = max(1, steps // given.num_envs)
     try:
-        batches = _batches(stepper, count, seed)
-        first, ends, rewards = _play_vector(stepper, batches, seed)
-        again, _, _ = _play_vector(stepper, batches[:50], seed)
+        first, ends, rewards = _play_vector(stepper, count, seed)
+        again, _, _ = _play_vector(stepper, min(count, 50), seed)
         state = stepper.state_dict()
         stepper.load_state_dict(state, fallback_seed=seed + 1)
     except UserError as error:
@@ -251,10 +257,10 @@ def _check_vector(report: EnvReport, given: VectorEnv[Any, Any, Any], steps: int
     add_grade(report, None if exact else getattr(stepper, "resume_problem", None) or "it could not be brought back")
 
 
-def _play_vector(stepper: EnvStepper, batches: list[Any], seed: int) -> tuple[list[Any], int, list[Any]]:
+def _play_vector(stepper: EnvStepper, count: int, seed: int) -> tuple[list[Any], int, list[Any]]:
     """(observations, episodes that ended, rewards) of the steps."""
     obs, rewards, ends = [stepper.reset(seed)], [], 0
-    for batch in batches:
+    for batch in _batches(stepper, count, seed):
         record = stepper.step(batch)
         obs.append(record.next_obs)
         rewards.append(record.rewards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.carried import generator_state
+from rl_training.utils.action_masks import mask_key
 from rl_training.utils.nested import flat_obs
 from rl_training.utils.process_random import preserved_process_random, process_random_state, seed_process_random
 from rl_training.utils.spaces import ActionAdapter, Array, same_tree
@@ -50,18 +52,23 @@ class Play:
         return next((step for step, (mine, others) in enumerate(pairs) if mine != others), None)
 
 
-def random_actions(space: spaces.Space[Any], count: int, seed: int) -> Array:
-    """(count, ...) actions in the environment's own form, as training begins with them."""
-    adapter = ActionAdapter(space)
-    return adapter.to_env(adapter.sample(np.random.default_rng(seed), count))
+def random_actions(env: gym.Env[Any, Any], seed: int) -> Callable[[Any], Any]:
+    """Gives an action for each observation, in the environment's own form and as training begins with them."""
+    adapter, generator = ActionAdapter(env.action_space), np.random.default_rng(seed)
+    key = mask_key(env.observation_space)
+
+    def choose(obs: Any) -> Any:
+        return adapter.to_env(adapter.sample(generator, 1, None if key is None else obs[key][None]))[0]
+
+    return choose
 
 
-def play(env: gym.Env[Any, Any], actions: Array, seed: int, *, process_seed: int = 0) -> Play:
-    """Resets with the seed, takes the actions, and resets without one after each end.
+def play(env: gym.Env[Any, Any], steps: int, seed: int, *, action_seed: int, process_seed: int = 0) -> Play:
+    """Resets with the seed, takes random actions, and resets without one after each end.
 
     The process-wide generators begin at `process_seed`, and are afterwards as they were before.
     """
-    seen = Play()
+    seen, choose = Play(), random_actions(env, action_seed)
     with preserved_process_random():
         seed_process_random(process_seed)
         before = process_random_state()
@@ -70,9 +77,9 @@ def play(env: gym.Env[Any, Any], actions: Array, seed: int, *, process_seed: int
         _look(seen, env, obs, None, 0)
         seen.generator = generator_state(env.unwrapped.np_random)
         length = 0
-        for step, action in enumerate(actions, start=1):
+        for step in range(1, steps + 1):
             handed_out, copy = obs, _leaves(obs, copy=True)
-            obs, reward, terminated, truncated, _ = env.step(action)
+            obs, reward, terminated, truncated, _ = env.step(choose(obs))
             length += 1
             _look(seen, env, obs, (float(reward), bool(terminated), bool(truncated)), step)
             seen.overwritten = seen.overwritten or (obs is not handed_out and _changed(handed_out, copy))

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.utils.action_masks import MASK_KEY
 from rl_training.utils.errors import AxiomError, EnvFailure
 from rl_training.utils.user_code import user_place
 
@@ -43,9 +44,11 @@ _VECTOR_REWARD_FIX = (
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """An environment whose mistakes become an EnvFailure that names it. It changes nothing that comes through."""
 
-    def __init__(self, env: gym.Env[Any, Any], name: str, index: int | None = None):
-        """`index` is the environment's number among those of a vector."""
+    def __init__(self, env: gym.Env[Any, Any], name: str, index: int | None = None, *, masks_unseen: bool = False):
+        """`index` is the environment's number among those of a vector. With `masks_unseen` nobody knows of an action mask in its
+        info, and one that turns up there is refused."""
         super().__init__(env)
+        self._masks_unseen = masks_unseen
         self._name, self._index = name, index
         self._episode = self._step = 0
         self._obs_problem = obs_problem(env.observation_space)
@@ -57,11 +60,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except AxiomError:  # says what it is itself
             raise
         except RAISED as error:
-            raise self._raised("reset", error) from error
+            raise self.raised("reset", error) from error
         if problem := reset_problem(result):
-            raise self._failure(problem)
+            raise self.failure(problem)
         if problem := self._obs_problem(result[0]):
-            raise self._failure(f"reset() returned {problem}.")
+            raise self.failure(f"reset() returned {problem}.")
+        if self._masks_unseen and MASK_KEY in result[1]:
+            raise self.failure(
+                f"its info has an {MASK_KEY!r}, which was not looked for when it was made.\n"
+                "Set env.action_masks=true to rule out what is not valid, or env.action_masks=false to do without."
+            )
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -71,9 +79,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except AxiomError:  # says what it is itself
             raise
         except RAISED as error:
-            raise self._raised("step", error) from error
+            raise self.raised("step", error) from error
         if type(result) is not tuple or len(result) != 5:
-            raise self._failure(step_problem(result) or "")
+            raise self.failure(step_problem(result) or "")
         obs, reward, terminated, truncated, info = result
         if (
             type(terminated) not in _FLAG_TYPES
@@ -83,7 +91,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         ):
             return self._checked_slowly(obs, reward, terminated, truncated, info)
         if problem := self._obs_problem(obs):
-            raise self._failure(f"step() returned {problem}.")
+            raise self.failure(f"step() returned {problem}.")
         if terminated or truncated:  # the reset may write into the array that was handed out
             return _copied(obs), reward, terminated, truncated, info
         return result
@@ -98,13 +106,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except AxiomError:  # says what it is itself
             raise
         except RAISED as error:
-            raise self._raised("render", error) from error
+            raise self.raised("render", error) from error
 
     def close(self) -> None:
         try:
             self.env.close()
         except RAISED as error:  # everything of worth is done by then
-            warnings.warn(str(self._raised("close", error)), stacklevel=2)
+            warnings.warn(str(self.raised("close", error)), stacklevel=2)
 
     def _checked_slowly(
         self, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any
@@ -118,19 +126,21 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             or self._obs_problem(obs)
         )
         if problem:
-            raise self._failure(f"step() returned {problem}.")
+            raise self.failure(f"step() returned {problem}.")
         return _copied(obs), float(np.asarray(reward).item()), bool(terminated), bool(truncated), info
 
     def _where(self) -> str:
         number = "" if self._index is None else f"index {self._index}, "
         return f"environment {self._name!r} ({number}episode {self._episode}, step {self._step})"
 
-    def _failure(self, problem: str) -> EnvFailure:
+    def failure(self, problem: str) -> EnvFailure:
+        """An error that names the environment and where it is."""
         return EnvFailure(f"{self._where()}: {problem}")
 
-    def _raised(self, method: str, error: BaseException) -> EnvFailure:
+    def raised(self, method: str, error: BaseException) -> EnvFailure:
+        """An error for what a method of the environment raised."""
         if problem := _unpacking_problem(method, error):
-            return self._failure(problem)
+            return self.failure(problem)
         return EnvFailure(f"{self._where()} failed in {method}(): {raised_text(error, self.unwrapped)}")
 
 

@@ -21,6 +21,7 @@ from rl_training.envs.bootstrap_ends import BOOTSTRAP_ENDS
 from rl_training.envs.builtin.array_envs import ArrayVectorEnv
 from rl_training.envs.vector_checks import VectorChecks
 from rl_training.envs.vector_state import export_vector_state, restore_vector_state
+from rl_training.utils.action_masks import mask_key, mask_space
 from rl_training.utils.errors import UserError
 from rl_training.utils.nested import flat_obs
 from rl_training.utils.seeding import derive_seed
@@ -71,6 +72,7 @@ class EnvStepper:
 
     Attributes:
         obs: the observations (N, ...) that the next actions answer to.
+        mask: the space of the action masks in them, None without.
         resume_grade: "exact" or "episode-boundary" after a restore, None before.
         resume_problem: what stood in the way of an exact restore.
     """
@@ -87,6 +89,13 @@ class EnvStepper:
         self.resume_problem: str | None = None
         self._awaiting_reset = np.zeros(self.num_envs, dtype=np.bool_)
         self._checks = VectorChecks(envs)
+        self.mask = mask_space(envs.single_observation_space)
+        self._mask_key = mask_key(envs.single_observation_space)
+
+    @property
+    def action_masks(self) -> Array | None:
+        """(N, n) which actions may come next; None without masks."""
+        return None if self._mask_key is None or not isinstance(self.obs, dict) else self.obs[self._mask_key]
 
     def reset(self, seed: int) -> Observation:
         """Starts fresh episodes everywhere; environment i gets its own stream derived from `seed`."""
@@ -97,6 +106,8 @@ class EnvStepper:
     def step(self, actions: Array) -> StepRecord:
         """Takes one step in every environment with actions in the environments' own form."""
         obs, valid = self.obs, ~self._awaiting_reset
+        if self.mask is not None:
+            self._checks.allowed(obs, actions, valid)
         new_obs, rewards, terminated, truncated, infos = self._checks.step(actions)
         # Copies, because a vector environment may hand out its own buffers and overwrite them in the next step.
         terminated = np.array(terminated, dtype=np.bool_)
@@ -113,9 +124,9 @@ class EnvStepper:
                 next_obs = _with_final_obs(new_obs, infos, ended)
             else:
                 new_obs = self._checks.reset(options={"reset_mask": ended})
-        finite = self._checks.finite(next_obs, exempt=terminated)
+        finite = self._checks.usable(next_obs, exempt=terminated)
         if new_obs is not next_obs:
-            self._checks.finite(new_obs)
+            self._checks.usable(new_obs)
         elif not finite:
             # NEXT_STEP: the action that answers to a terminal observation is ignored, but it must be a number.
             new_obs = map_obs(lambda values: _blanked(values, terminated), new_obs)

@@ -31,6 +31,10 @@ class EnvConfig:
     renew: bool = False
     """Make a new environment for every episode, and seed it. A resume is then exact although a reset does not clear everything (a
     simulator lives on) or takes a seed from the clock. It costs the time of making one (`sync` and `async`)."""
+    action_masks: bool | Literal["auto"] = "auto"
+    """Which actions are valid: `auto` looks for an entry `action_mask` of Dict observations, a method `action_masks()`, or an
+    `action_mask` in the infos, and rules out the others everywhere. `true` refuses an environment without; `false` does not look,
+    and such an entry is then an observation like any other."""
     normalize_observations: bool = False
     """Shift and scale observations by their running mean and standard deviation."""
     normalize_rewards: bool = False
@@ -73,5 +77,7 @@ class EnvConfig:
             raise FieldError("renew", f"{self.backend} environments are one object; leave it out, or use sync or async")
         if self.workers is not None and self.backend != "async":
             raise FieldError("workers", f"only the async backend has workers, and 'backend' is {self.backend}")
+        if self.action_masks is True and self.backend == "tensor":
+            raise FieldError("action_masks", "no tensor environment has masks; leave it out, or use sync or async")
         if self.restart_workers and self.backend != "async":
             raise FieldError("restart_workers", f"only the async backend has workers, and 'backend' is {self.backend}")

@@ -16,6 +16,7 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from rl_training.envs.action_masks import MaskedEnv, MaskSetting, mask_source, with_vector_masks
 from rl_training.envs.async_env import AsyncEnvs
 from rl_training.envs.atari_config import AtariConfig, atari_settings
 from rl_training.envs.builtin.array_envs import make_array_env
@@ -71,6 +72,8 @@ class EnvFactory:
     """Whether every episode gets a new environment."""
     atari: AtariConfig | None = None
     """How an Atari game is played."""
+    action_masks: MaskSetting = "auto"
+    """Whether masks are looked for."""
 
     @classmethod
     def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
@@ -85,6 +88,7 @@ class EnvFactory:
             seed=cfg.seed,
             renew=env.renew,
             atari=atari_settings(cfg.env_id, env.atari) if custom is None else None,
+            action_masks=env.action_masks,
         )
 
     def __call__(self) -> gym.Env[Any, Any]:
@@ -93,16 +97,25 @@ class EnvFactory:
             return self._make()
 
     def _make(self) -> gym.Env[Any, Any]:
+        env = self._make_wrapped()
+        source = mask_source(env, self.action_masks, self._make_wrapped, self.seed, self.env_id)
+        unseen = source is None and self.action_masks is not False
+        env = checked = CheckedEnv(env, self.env_id, self.index, masks_unseen=unseen)
+        if source is not None:
+            env = MaskedEnv(checked, source)
+        if is_nested(env.observation_space):
+            env = FlatObservation(env)
+        # Outermost, so that replaying an episode goes through the wrappers too.
+        return ReplayableEnv(env)
+
+    def _make_wrapped(self) -> gym.Env[Any, Any]:
+        """With the config's wrappers and none of ours."""
         env = self._make_bare()
         if self.renew or type(env.unwrapped).__module__ in KEEP_THEIR_WORLD:
             env = RenewedEnv(env, self._make_bare)
         for wrap in self.wrappers:
             env = wrap(env)
-        env = CheckedEnv(env, self.env_id, self.index)
-        if is_nested(env.observation_space):
-            env = FlatObservation(env)
-        # Outermost, so that replaying an episode goes through the wrappers too.
-        return ReplayableEnv(env)
+        return env
 
     def _make_bare(self) -> gym.Env[Any, Any]:
         """Without the config's wrappers."""
@@ -132,7 +145,7 @@ def make_vector_env(
     """
     count = cfg.num_envs if num_envs is None else num_envs
     if cfg.env.backend == "native":
-        return _make_native(cfg, count, custom)
+        return with_vector_masks(_make_native(cfg, count, custom), cfg.env.action_masks, cfg.env_id)
     if cfg.env.backend == "tensor":
         return _make_tensor(cfg, count, custom, device)
     factory = EnvFactory.of(cfg, custom)

@@ -23,6 +23,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
 
+from rl_training.envs.action_masks import MaskedEnv
 from rl_training.envs.checked_env import CheckedEnv
 from rl_training.envs.flat_observations import FlatObservation
 
@@ -34,6 +35,7 @@ _ONLOOKERS = (
     wrappers.HumanRendering,
     CheckedEnv,
     FlatObservation,
+    MaskedEnv,
 )
 # fmt: off
 _ONLOOKING_PACKAGES = frozenset((

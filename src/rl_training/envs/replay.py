@@ -18,6 +18,7 @@ from gymnasium.utils import seeding
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.envs.action_log import ActionLog
+from rl_training.envs.action_masks import MaskedEnv
 from rl_training.envs.carried import (
     Paths,
     carried_tree,
@@ -35,7 +36,7 @@ from rl_training.utils.process_random import preserved_process_random, process_r
 from rl_training.utils.spaces import map_obs, same_tree
 
 # Wrappers whose whole state is known, so that an environment's own export is enough.
-_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv, FlatObservation)
+_TRANSPARENT_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit, CheckedEnv, MaskedEnv, FlatObservation)
 _PROBE_SEED = 12_345
 SHARED_GENERATORS = "the generators of random, NumPy (np.random) or torch"
 

@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from rl_training.envs.checked_env import RAISED, flag_problem, raised_text, reset_problem, reward_problem, step_problem
-from rl_training.utils.errors import AxiomError, EnvFailure
+from rl_training.utils.action_masks import mask_key, mask_space
+from rl_training.utils.errors import AxiomError, EnvFailure, UserError
 from rl_training.utils.spaces import Array, Observation, map_obs
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -23,6 +24,7 @@ class VectorChecks:
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]):
         self._envs, self.name, self._steps = envs, vector_name(envs), 0
+        self._mask, self._mask_key = mask_space(envs.single_observation_space), mask_key(envs.single_observation_space)
         self._shapes = map_obs(lambda space: space.shape, _entries(envs.single_observation_space))
         self._foreign = not _all_ours(envs)
 
@@ -41,7 +43,7 @@ class VectorChecks:
         obs: Observation = map_obs(np.copy, result[0])
         if self._foreign:
             self._check_shapes(obs)
-        self.finite(obs)
+        self.usable(obs)
         return obs
 
     def step(self, actions: Array) -> tuple[Observation, Array, Array, Array, dict[str, Any]]:
@@ -64,12 +66,37 @@ class VectorChecks:
             raise self._failure(f"step() returned the reward {rewards[index]}.", index)
         return result
 
-    def finite(self, obs: Observation, exempt: Array | None = None) -> bool:
-        """Whether all numbers are finite and within float32; EnvFailure unless those that are not lie in `exempt` rows (N,)."""
+    def usable(self, obs: Observation, exempt: Array | None = None) -> bool:
+        """Whether all numbers are finite and within float32; EnvFailure unless those that are not lie in `exempt` rows (N,), and
+        where no action is valid."""
         if not isinstance(obs, dict):
             return self._finite(obs, exempt)
+        if self._mask is not None and self._foreign:  # ours have been looked at one by one
+            self._check_masks(obs, exempt)
         found = [self._finite(values, exempt, key) for key, values in obs.items()]
         return all(found)
+
+    def allowed(self, obs: Observation, actions: Array, rows: Array) -> None:
+        """Raises UserError for an action that is not valid in one of the `rows` (N,) bool: no policy may choose one."""
+        assert self._mask is not None and self._mask_key is not None and isinstance(obs, dict)
+        start = getattr(self._envs.single_action_space, "start", 0)
+        wrong = rows & ~self._mask.allowed(obs[self._mask_key], actions - start)
+        if np.count_nonzero(wrong):
+            index = int(np.flatnonzero(wrong)[0])
+            raise UserError(
+                f"{self._where(index)}: action {actions[index]} was chosen, which its mask rules out.\n"
+                "A policy of your own must ask its encoder for the mask: self.action_head(features, self.encoder.action_mask(obs))."
+            )
+
+    def _check_masks(self, obs: dict[str, Array], exempt: Array | None) -> None:
+        assert self._mask is not None and self._mask_key is not None
+        empty = self._mask.without_choice(obs[self._mask_key]).any(axis=-1)
+        empty = empty if exempt is None else empty & ~exempt
+        if np.count_nonzero(empty):
+            raise self._failure(
+                "no action is valid. Where nothing can be done the episode must terminate; its last mask is not looked at.",
+                int(np.flatnonzero(empty)[0]),
+            )
 
     def _finite(self, values: Array, exempt: Array | None, key: str | None = None) -> bool:
         if values.dtype.kind != "f" or np.vdot(values, values) < np.inf:

@@ -16,6 +16,7 @@ from rl_training.policies.distributions import (
     MultiCategorical,
     SquashedGaussian,
     entropy_quadrature,
+    valid_only,
 )
 from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
@@ -85,9 +86,9 @@ class ActionHead(nn.Module):
                 self.register_buffer(name, table, persistent=False)
         self.linear = OutputLinear(in_features, size)
 
-    def forward(self, features: Tensor) -> Distribution:
-        """Return the distribution of a batch of actions."""
-        outputs = self.linear(features)
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Distribution:
+        """Return the distribution of a batch of actions; a mask (B, n) bool rules out some of (Multi)Discrete ones."""
+        outputs = valid_only(self.linear(features), mask)
         if self._categorical:
             return Categorical(outputs)
         if self._nvec is not None:
@@ -127,7 +128,7 @@ class ActorCritic(Policy):
 
     def distribution(self, obs: ObsTensor) -> Distribution:
         """Return the action distribution of a batch of raw observations."""
-        return self.action_head(self.actor_body(self.encoder(obs)))
+        return self.action_head(self.actor_body(self.encoder(obs)), self.encoder.action_mask(obs))
 
     def value(self, obs: ObsTensor) -> Tensor:
         """Return the state values (B,) of a batch of raw observations."""
@@ -139,7 +140,7 @@ class ActorCritic(Policy):
         encoded = self.encoder(obs)
         features = self.actor_body(encoded)
         value_features = features if self.critic_body is None else self.critic_body(encoded)
-        return self.action_head(features), self.value_head(value_features).squeeze(-1)
+        return self.action_head(features, self.encoder.action_mask(obs)), self.value_head(value_features).squeeze(-1)
 
     def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
         distribution = self.distribution(obs)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from rl_training.execution.draws import RandomSource
-from rl_training.policies.distributions import Categorical, SquashedGaussian
+from rl_training.policies.distributions import Categorical, SquashedGaussian, valid_only
 from rl_training.policies.networks import OutputLinear, mlp, orthogonal_init_
 from rl_training.policies.policy_config import PolicyConfig
 
@@ -78,8 +78,9 @@ class CategoricalActor(StochasticActor):
         super().__init__()
         self.network = _network(features, choices, config)
 
-    def forward(self, features: Tensor) -> Categorical:
-        return Categorical(self.network(features))
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Categorical:
+        """A mask (B, n) bool rules out choices."""
+        return Categorical(valid_only(self.network(features), mask))
 
 
 def _network(features: int, outputs: int, config: PolicyConfig) -> nn.Sequential:

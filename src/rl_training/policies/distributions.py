@@ -23,8 +23,16 @@ from rl_training.execution.draws import RandomSource, exponential, normal, unifo
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+INVALID = -1e30
+"""The logit, or the value, of a choice that is ruled out: its probability is exactly 0, it is never the largest, and finite, so
+that its product with 0 is 0 and not NaN."""
 # With 32 nodes the squashed entropy is exact to 1e-7 per dimension for std <= 1, to 2e-4 for std 2.
 _QUADRATURE_NODES = 32
+
+
+def valid_only(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Logits or values (..., n) with INVALID where the mask (..., n) bool is false; all of them without a mask."""
+    return logits if mask is None else torch.where(mask, logits, INVALID)
 
 
 class Distribution(ABC):
@@ -54,7 +62,7 @@ class Distribution(ABC):
 class Categorical(Distribution):
     """One choice out of n. Actions: (B,) int64 counted from 0.
 
-    Rule a choice out with a very negative finite logit; with -inf the entropy would be NaN.
+    Rule choices out with `valid_only`: with -inf the entropy would be NaN.
     """
 
     def __init__(self, logits: Tensor) -> None:

@@ -20,6 +20,7 @@ from rl_training.execution.batches import ObsTensor
 from rl_training.policies.encoder_registry import ENCODERS
 from rl_training.policies.normalization import ObservationNormalizer
 from rl_training.policies.spec import PolicySpec
+from rl_training.utils.action_masks import mask_key, visible_space
 from rl_training.utils.errors import ConfigError, SpaceError
 from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.images import image_entries
@@ -31,15 +32,39 @@ _SUPPORTED = "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict o
 class ObservationEncoder(nn.Module):
     """Normaliser and encoder of a policy, made by `make_encoder`: raw observations → features (B, features).
 
-    The normaliser is saved, copied and exported with the weights, so nobody can forget it.
+    The normaliser is saved, copied and exported with the weights, so nobody can forget it. An action mask among the observations
+    is not encoded: `action_mask` hands it to whoever chooses actions.
     """
 
-    def __init__(self, network: nn.Module, normalizer: ObservationNormalizer | None, features: int) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        normalizer: ObservationNormalizer | None,
+        features: int,
+        observation_space: spaces.Space | None = None,
+    ) -> None:
+        """`observation_space` need only be given where it may hold a mask."""
         super().__init__()
         self.normalizer, self.network, self.features = normalizer, network, features
+        self._mask_key = None if observation_space is None else mask_key(observation_space)
 
     def forward(self, obs: ObsTensor) -> Tensor:
+        if self._mask_key is not None:
+            obs = self._visible(obs)
         return self.network(obs if self.normalizer is None else self.normalizer(obs))
+
+    def action_mask(self, obs: ObsTensor) -> Tensor | None:
+        """Which actions are valid, (B, n) bool; None in environments without masks."""
+        if self._mask_key is None:
+            return None
+        assert isinstance(obs, dict)
+        return obs[self._mask_key] != 0
+
+    def _visible(self, obs: ObsTensor) -> ObsTensor:
+        """The observations without the mask, in the form of `visible_space`."""
+        assert isinstance(obs, dict)
+        rest = {key: values for key, values in obs.items() if key != self._mask_key}
+        return next(iter(rest.values())) if len(rest) == 1 else rest
 
     @property
     def trainable(self) -> bool:
@@ -49,7 +74,7 @@ class ObservationEncoder(nn.Module):
     def update_statistics(self, obs: ObsTensor) -> None:
         """Lets the normaliser, if there is one, take in a batch of raw observations."""
         if self.normalizer is not None:
-            self.normalizer.update(obs)
+            self.normalizer.update(obs if self._mask_key is None else self._visible(obs))
 
     def copy_statistics(self, other: "ObservationEncoder") -> None:
         """Sees observations as the other encoder does."""
@@ -59,7 +84,7 @@ class ObservationEncoder(nn.Module):
 
 def make_encoder(spec: PolicySpec) -> ObservationEncoder:
     """The encoder that `policy.encoder` names for this observation space, with the normaliser if there is one."""
-    space, (name, settings) = spec.observation_space, spec.config.encoder_choice
+    space, (name, settings) = visible_space(spec.observation_space), spec.config.encoder_choice
     check_observation_space(space)
     if name == "auto":
         name = "image" if image_entries(space) else "flatten"
@@ -77,7 +102,8 @@ def make_encoder(spec: PolicySpec) -> ObservationEncoder:
     if kind.__module__ != __name__:
         _check_generators(name, network)
         _check_output(name, network, features, space)
-    return ObservationEncoder(network, ObservationNormalizer(space) if spec.normalize_observations else None, features)
+    normalizer = ObservationNormalizer(space) if spec.normalize_observations else None
+    return ObservationEncoder(network, normalizer, features, spec.observation_space)
 
 
 def _check_generators(name: str, network: nn.Module) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rl_training.execution.batches import ObsTensor, count_of
 from rl_training.execution.draws import RandomSource, uniform
+from rl_training.policies.distributions import valid_only
 from rl_training.policies.encoders import make_encoder
 from rl_training.policies.networks import ACTIVATIONS, in_float32, mlp, orthogonal_init_
 from rl_training.policies.noisy import NoisyLinear
@@ -133,6 +134,10 @@ class QNetwork(Policy):
             return (outputs.exp() * self.support).sum(dim=-1)
         return outputs.mean(dim=-1)
 
+    def valid_values(self, q: Tensor, obs: ObsTensor) -> Tensor:
+        """The values (B, A) of valid actions, and INVALID for those that the observations' mask rules out."""
+        return valid_only(q, self.encoder.action_mask(obs))
+
     def q_values(self, obs: ObsTensor, taus: Tensor | None = None, *, noisy: bool = True) -> Tensor:
         """Return action values (B, A); an implicit head averages over `taus` (B, K), evenly spread ones if not given."""
         if self.distribution == "implicit" and taus is None:
@@ -156,19 +161,36 @@ class QNetwork(Policy):
         Unless deterministic, noisy layers in training mode get new noise and an implicit head draws its τs.
         """
         if deterministic:
-            return self.q_values(obs, noisy=False).argmax(dim=-1)
-        if self.training:
-            self.sample_noise(generator)
-        return self.q_values(obs, self.sample_taus(count_of(obs), ACTING_TAUS, generator)).argmax(dim=-1)
+            q = self.q_values(obs, noisy=False)
+        else:
+            if self.training:
+                self.sample_noise(generator)
+            q = self.q_values(obs, self.sample_taus(count_of(obs), ACTING_TAUS, generator))
+        return self.valid_values(q, obs).argmax(dim=-1)
 
     @torch.no_grad()
     def explore(self, obs: ObsTensor, epsilon: float | Tensor, generator: RandomSource = None) -> Tensor:
-        """Return the best actions (B,) int64, or with probability `epsilon` (number or tensor ()) any, drawn uniformly."""
+        """Return the best actions (B,) int64, or with probability `epsilon` (number or tensor ()) any valid one, uniformly."""
         actions = self.choose(obs, generator, deterministic=False)
         exploring, choice = uniform((2, len(actions)), generator, actions.device)
-        # In float32, u · A may round up to A itself.
-        anything = (choice * self.num_actions).long().clamp_(max=self.num_actions - 1)
+        mask = self.encoder.action_mask(obs)
+        if mask is None:
+            # In float32, u · A may round up to A itself.
+            anything = (choice * self.num_actions).long().clamp_(max=self.num_actions - 1)
+        else:
+            anything = pick_valid(mask, choice)
         return torch.where(exploring < epsilon, anything, actions)
+
+
+def pick_valid(mask: Tensor, uniform: Tensor) -> Tensor:
+    """A valid choice (B,) int64 for each row of the mask (B, A) bool, all with the same chance, from numbers (B,) in [0, 1).
+
+    The j-th valid one stands behind all places up to which there are at most j.
+    """
+    counted = mask.long().cumsum(dim=-1)
+    count = counted[:, -1]
+    wanted = torch.minimum((uniform * count).long(), count - 1)
+    return (counted <= wanted.unsqueeze(-1)).long().sum(dim=-1)
 
 
 class _TauEmbedding(nn.Module):

@@ -227,7 +227,8 @@ class ReplayCollector(Collector):
         seen = on_device(obs, self.device, wait=random)
         state = self.acting_state
         if random:
-            actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs))
+            masks = self.stepper.action_masks
+            actions = torch.from_numpy(self.adapter.sample(self._random_actions, self.stepper.num_envs, masks))
         else:
             actions, state = self.explorer.act(seen, state, generator=self.generator, progress=progress)
             actions = actions.cpu()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.utils.action_masks import ActionMask
 from rl_training.utils.errors import CheckpointError, NonFiniteError, SpaceError
 
 A = TypeVar("A")
@@ -96,9 +97,14 @@ class ActionAdapter:
                 "A Dict or Tuple of actions can be flattened with a gymnasium.ActionWrapper."
             )
 
-    def sample(self, generator: np.random.Generator, count: int) -> Array:
-        """(count, *self.shape) uniformly random actions in policy form."""
+    def sample(self, generator: np.random.Generator, count: int, masks: Array | None = None) -> Array:
+        """(count, *self.shape) uniformly random actions in policy form; with masks (count, n) among the valid ones."""
         space = self.space
+        if masks is not None:
+            allowed = ActionMask.of(space)
+            assert allowed is not None, "masks are for numbered actions"
+            drawn = generator.random((count, len(allowed.sizes)))
+            return allowed.pick(masks, drawn).reshape(count, *self.shape)
         if isinstance(space, spaces.Discrete):
             return generator.integers(space.n, size=count, dtype=np.int64)
         if isinstance(space, spaces.MultiDiscrete):
@@ -150,6 +156,8 @@ def space_to_tree(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
         return {"type": "MultiDiscrete", "nvec": space.nvec, "start": space.start}
+    if isinstance(space, ActionMask):
+        return {"type": "ActionMask", "sizes": [*space.sizes]}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "shape": [int(size) for size in space.shape]}
     if isinstance(space, spaces.Dict):
@@ -170,6 +178,8 @@ def space_from_tree(tree: dict[str, Any]) -> spaces.Space[Any]:
         if kind == "MultiBinary":
             shape = [int(size) for size in tree["shape"]]
             return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+        if kind == "ActionMask":
+            return ActionMask([int(size) for size in tree["sizes"]])
         if kind == "Dict":
             return spaces.Dict({key: space_from_tree(sub) for key, sub in tree["spaces"].items()})
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:

@@ -32,6 +32,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         *("Pusher", "Reacher", "Swimmer", "Walker2d"),
     ),
     "goals": ("BitFlip", "PointReach"),
+    "masks": ("KeyRing",),
 }
 """Environment names without their versions, by family."""
 

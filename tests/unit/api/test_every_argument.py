@@ -130,6 +130,10 @@ class Checks:
         with pytest.raises(UserError, match="episode_start has 3 flags for 1 observations"):
             small().predict(OBS, episode_start=[True, False, True])
 
+    def predict__action_masks(self, folder: Path) -> None:
+        agent = PPO("KeyRing-v0")
+        assert [agent.predict([0, 0], action_masks=row)[0] for row in np.eye(100)[:3]] == [0, 1, 2]
+
     def save__path(self, folder: Path) -> None:
         assert small().save(folder / "here") == folder / "here" and (folder / "here").is_dir()
 

@@ -122,6 +122,7 @@ USED: dict[str, tuple[Any, Callable[[Run], Any], dict[str, Any]]] = {
     "env.max_episode_steps": (3, lambda run: run.result.metrics["episode_length"], {}),
     "env.wrappers": (["TimeAwareObservation"], lambda run: run.agent._spaces.observation.shape, {}),
     "env.renew": (True, lambda run: (run.result, len(Made.made) > 20)[1], {"env_id": "ConfigKeyMade-v0"}),
+    "env.action_masks": (False, lambda run: type(run.agent._spaces.observation).__name__, {"env_id": "KeyRing-v0"}),
     "env.normalize_observations": (True, weights, {}),
     "env.normalize_rewards": (True, weights, {}),
     "env.clip_rewards": (True, weights, {"env_id": "Pendulum-v1"}),

@@ -67,7 +67,7 @@ def test_every_peer_either_does_a_case_or_has_a_reason_not_to() -> None:
             function = "ppo" if case.kind == "startup" else case.kind
             able = f"def {function}(work: Work)" in script
             assert able or (peer, case.name) in NOT_MEASURED, (peer, case.name)
-    assert set(PACKAGES) == {*PEERS, "defaults"}
+    assert set(PACKAGES) == {*PEERS, "defaults", "sb3_contrib"}
 
 
 def test_the_quick_run_changes_only_what_it_names() -> None:

@@ -56,6 +56,7 @@ def test_every_preset_belongs_to_a_family():
     assert families["ppo/cartpole"] == families["sac/mountaincar_continuous"] == "classic_control"
     assert families["sac/lunarlander_continuous"] == "box2d"
     assert (families["td3/ant"], families["dqn/bitflip"]) == ("mujoco", "goals")
+    assert families["ppo/keyring"] == "masks"
 
 
 def result(seeds: int, seconds: float | None) -> ResultFile:
@@ -125,7 +126,7 @@ def test_filters():
     [
         ({"algo": "poo"}, "no preset for algorithm 'poo'; did you mean 'ppo'?"),
         ({"env": "Cartpoll"}, "no preset for environment 'cartpoll'; did you mean 'cartpole'?"),
-        ({"family": "chess"}, "no preset for family 'chess'; known: box2d, classic_control, goals, mujoco"),
+        ({"family": "chess"}, "no preset for family 'chess'; known: box2d, classic_control, goals, masks, mujoco"),
     ],
 )
 def test_a_filter_that_nothing_could_fit_is_a_mistake(filters, message):

@@ -67,7 +67,10 @@ def test_mistakes_are_named(text, message):
     [
         ("smok", "no manifest 'smok'; did you mean 'smoke'?"),
         ("ppo/cartpol", "no manifest 'ppo/cartpol'; did you mean 'ppo/cartpole'?"),
-        ("xyz", "no manifest 'xyz'; there are box2d, classic_control, goals, mujoco, smoke, your own YAML files"),
+        (
+            "xyz",
+            "no manifest 'xyz'; there are box2d, classic_control, goals, masks, mujoco, smoke, your own YAML files",
+        ),
         ("nothing.yaml", "nothing.yaml: no such file"),
     ],
 )

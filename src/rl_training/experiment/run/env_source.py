@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.data.sources import TransitionDataset
+from rl_training.envs.action_masks import with_vector_masks
 from rl_training.envs.atari_config import PREFIX as ATARI_IDS
 from rl_training.envs.env_config import EnvConfig
 from rl_training.envs.factory import EnvFactory, EnvLike, custom_factory, env_name, make_vector_env
@@ -127,7 +128,7 @@ class EnvSource:
         if config.evaluation.wrappers is not None or (config.evaluation.every > 0 and isinstance(self.given, gym.Env)):
             self.evaluation_envs(config)  # so is an evaluation that is not possible
         if isinstance(self.given, VectorEnv):
-            return flattened(self.given)
+            return self._given_envs(self.given, config)
         # Workers get copies, so that the user's own object is not touched there.
         custom = self._custom(config, itself=config.env.backend != "async")
         return make_vector_env(config, custom=custom, device=str(select_device(config.device)))
@@ -142,7 +143,7 @@ class EnvSource:
         if isinstance(self.given, VectorEnv):
             if not itself:
                 raise _no_copies()
-            envs = flattened(self.given)
+            envs = self._given_envs(self.given, config)
             return lambda count: envs
         if config.env_id == NO_ENV and self._custom(config, itself=True) is None:
             raise EnvCreationError(
@@ -171,11 +172,14 @@ class EnvSource:
     def spaces(self, config: TrainConfig) -> Spaces:
         """The spaces of the environments; one is made, and closed again unless it is the user's own."""
         if isinstance(self.given, VectorEnv):
-            return Spaces.of(flattened(self.given))
+            return Spaces.of(self._given_envs(self.given, config))
         envs = make_vector_env(_for_evaluation(config), 1, custom=self._custom(config, itself=True))
         if not isinstance(self.given, gym.Env):
             envs.close()
         return Spaces.of(envs)
+
+    def _given_envs(self, envs: VectorEnv[Any, Any, Any], config: TrainConfig) -> VectorEnv[Any, Any, Any]:
+        return flattened(with_vector_masks(envs, config.env.action_masks, config.env_id))
 
     def _custom(self, config: TrainConfig, *, itself: bool) -> Callable[[], gym.Env[Any, Any]] | None:
         return None if self.given is None else custom_factory(self.given, config.env.kwargs, itself=itself)
