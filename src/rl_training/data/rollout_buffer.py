@@ -35,6 +35,18 @@ class RolloutMinibatch:
     """(B,)"""
     returns: Tensor
     """(B,) targets of the value function."""
+    valid: Tensor | None = None
+    """(B,) bool: which steps count; None if all do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceMinibatch(RolloutMinibatch):
+    """B sequences of L consecutive steps: every tensor is (L, B, ...), and `valid` says which steps count."""
+
+    starts: Tensor
+    """(L, B) bool: before which steps the policy forgets."""
+    state: Any
+    """What the policy remembered before the first step, tensors (B, ...)."""
 
 
 class RolloutBuffer:
@@ -76,6 +88,8 @@ class RolloutBuffer:
         self.last_obs: ObsTensor | None = None
         self.initial_state: Any = None
         """What a policy with a memory remembered before the first step."""
+        self.states: Any = None
+        """Tensors (T + 1, N, ...): what it remembered before each step and after the last, as the algorithm has computed it."""
         self.has_logprobs = False
         """Whether `logprobs` are already those of the policy that acted, which the algorithm then need not be."""
         self._make_views()
@@ -112,7 +126,7 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Makes room for the next rollout."""
-        self.position, self.last_obs, self.has_logprobs = 0, None, False
+        self.position, self.last_obs, self.has_logprobs, self.states = 0, None, False, None
         self._final_obs, self._final_index = [], []
 
     def add(
@@ -214,6 +228,16 @@ class RolloutBuffer:
         """Observations as (T·N, ...)."""
         return map_obs(lambda stored: stored.flatten(0, 1), self.obs)
 
+    def ended(self) -> Tensor:
+        """(T, N) bool: after which steps a policy with a memory starts anew, as the collector lets it: an episode's last, and
+        those that were not the policy's."""
+        return self.dones | ~self.valid
+
+    def starts(self) -> Tensor:
+        """(T, N) bool: before which steps it starts anew. What it remembers before the first one is in `initial_state`."""
+        ended = self.ended()
+        return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+
     @property
     def _all_valid(self) -> bool:
         """Whether no step has to be left out; what is staged says so without waiting for a device."""
@@ -261,6 +285,39 @@ class RolloutBuffer:
         for size, *parts in zip(sizes, obs, *columns):
             if size > 0:
                 yield RolloutMinibatch(*parts)
+
+
+    def sequences(self, length: int, count: int, generator: torch.Generator) -> Iterator[SequenceMinibatch]:
+        """One epoch: all sequences of `length` steps, in a single permutation, cut into `count` nearly equal parts.
+
+        Each begins with what the policy remembered there. The last ones are filled up with steps that do not count.
+        """
+        places = torch.arange(-(-self.num_steps // length) * length, device=self.device)
+        rows = places.clamp(max=self.num_steps - 1)
+
+        def cut(stored: Tensor) -> Tensor:
+            """(T, N, ...) as (L, sequences, ...)."""
+            return stored.index_select(0, rows).unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
+
+        columns = [
+            mapped(cut, column)
+            for column in (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
+        ]
+        real = (places == rows).view(-1, length).t().repeat_interleave(self.num_envs, dim=1)
+        valid, starts = cut(self.valid) & real, cut(self.starts())
+        states = mapped(lambda stored: stored[:-1:length].flatten(0, 1), self.states)
+        total = valid.shape[1]
+        order = torch.randperm(total, generator=generator, device=generator.device).to(self.device)
+        for start, stop in pairwise(part * total // count for part in range(count + 1)):
+            chosen = order[start:stop]
+
+            def taken(column: Any, dim: int = 1, chosen: Tensor = chosen) -> Any:
+                return mapped(lambda stored: stored.index_select(dim, chosen), column)
+
+            if len(chosen):
+                yield SequenceMinibatch(
+                    *map(taken, columns), valid=taken(valid), starts=taken(starts), state=taken(states, 0)
+                )
 
 
 _COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "valid")
