@@ -6,7 +6,7 @@
 The policy sees positions only, so it has to remember. Three things are easily got wrong: what it remembers is forgotten where an
 episode begins, also inside a sequence; a sequence starts from what was remembered there when it was collected; and the value of a
 truncated episode's final observation needs that episode's memory, not the next one's.
-The package's RecurrentPPO computes the same: tests/integration/test_recurrent_ppo_reference_parity.py compares rollouts and updates.
+The package's RecurrentPPO computes the same: tests/integration/test_recurrent_ppo_reference_parity.py compares them.
 Shapes: T steps, N environments or sequences, D numbers per observation, H numbers that a core puts out.
 """
 
@@ -108,13 +108,13 @@ class ActorCritic(nn.Module):
 class Rollout:
     """T steps of N environments, in order."""
 
+    initial_state: Tensor  # (N, 2, 2H) what was remembered before the first step
     obs: Tensor  # (T, N, D) what the policy saw
     actions: Tensor  # (T, N)
     rewards: Tensor  # (T, N)
     next_obs: Tensor  # (T, N, D) what followed; the final observation where an episode ended
     terminated: Tensor  # (T, N) the episode reached a terminal state, whose value is 0
     ended: Tensor  # (T, N) terminated, or truncated by the time limit
-    initial_state: Tensor  # (N, 2, 2H) what was remembered before the first step
 
     @property
     def starts(self) -> Tensor:
@@ -165,7 +165,7 @@ class Envs:
             arrays = (reward.astype(np.float32), next_obs, terminated, ended)
             steps.append((obs, action, *(torch.from_numpy(array) for array in arrays)))
         self.state = state
-        return Rollout(*(torch.stack(column) for column in zip(*steps)), initial_state)
+        return Rollout(initial_state, *(torch.stack(column) for column in zip(*steps)))
 
 
 @dataclass

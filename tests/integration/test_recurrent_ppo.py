@@ -63,7 +63,9 @@ def test_a_loaded_agent_goes_on_with_its_memory(agent: Any, tmp_path: Path) -> N
     for one, other in zip(agent.predict(obs), loaded.predict(obs)):
         assert np.array_equal(one, other)
     ours, theirs = (
-        one._session_for(()).trainer.collector.acting_state if one is loaded else one._session.trainer.collector.acting_state
+        one._session_for(()).trainer.collector.acting_state
+        if one is loaded
+        else one._session.trainer.collector.acting_state
         for one in (agent, loaded)
     )
     assert torch.equal(ours, theirs) and (ours != 0).any()

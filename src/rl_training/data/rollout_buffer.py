@@ -286,7 +286,6 @@ class RolloutBuffer:
             if size > 0:
                 yield RolloutMinibatch(*parts)
 
-
     def sequences(self, length: int, count: int, generator: torch.Generator) -> Iterator[SequenceMinibatch]:
         """One epoch: all sequences of `length` steps, in a single permutation, cut into `count` nearly equal parts.
 
@@ -299,12 +298,10 @@ class RolloutBuffer:
             """(T, N, ...) as (L, sequences, ...)."""
             return stored.index_select(0, rows).unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
 
-        columns = [
-            mapped(cut, column)
-            for column in (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
-        ]
         real = (places == rows).view(-1, length).t().repeat_interleave(self.num_envs, dim=1)
         valid, starts = cut(self.valid) & real, cut(self.starts())
+        stored = (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
+        columns: list[Any] = [*(mapped(cut, column) for column in stored), valid]
         states = mapped(lambda stored: stored[:-1:length].flatten(0, 1), self.states)
         total = valid.shape[1]
         order = torch.randperm(total, generator=generator, device=generator.device).to(self.device)
@@ -315,9 +312,7 @@ class RolloutBuffer:
                 return mapped(lambda stored: stored.index_select(dim, chosen), column)
 
             if len(chosen):
-                yield SequenceMinibatch(
-                    *map(taken, columns), valid=taken(valid), starts=taken(starts), state=taken(states, 0)
-                )
+                yield SequenceMinibatch(*map(taken, columns), starts=taken(starts), state=taken(states, 0))
 
 
 _COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "valid")

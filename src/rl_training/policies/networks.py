@@ -29,8 +29,8 @@ def activation_class(name: str) -> Callable[[], nn.Module]:
 
 
 def in_float32(layer: Callable[..., ResultT], x: Tensor, *args: Any) -> ResultT:
-    """`layer(x, *args)` for a last layer, or one with a memory, also behind layers that were computed in bfloat16: values and log-probabilities need
-    more than three digits."""
+    """`layer(x, *args)` for a last layer, or one with a memory, also behind layers that were computed in bfloat16: values,
+    log-probabilities and what is remembered need more than three digits."""
     if not torch.is_autocast_enabled(x.device.type):
         return layer(x, *args)
     with torch.autocast(x.device.type, enabled=False):

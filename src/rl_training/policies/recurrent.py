@@ -60,7 +60,7 @@ class RecurrentActorCritic(ActorCritic):
     def initial_state(self, count: int) -> Tensor:
         core = self.actor_core
         width = core.hidden_size * (2 if isinstance(core, nn.LSTM) else 1)
-        return core.weight_hh_l0.new_zeros(count, len(self.cores), core.num_layers, width)
+        return self.value_head.weight.new_zeros(count, len(self.cores), core.num_layers, width)
 
     def unroll(self, obs: ObsTensor, starts: Tensor, state: ActingState) -> tuple[Distribution, Tensor, Tensor]:
         """Distributions and values (T, B) of sequences of observations (T, B, ...), and what is remembered after each step,
@@ -97,9 +97,7 @@ class RecurrentActorCritic(ActorCritic):
         actor, critic, states = self._remember(mapped(lambda rows: rows.unsqueeze(0), obs), None, state)
         return actor[0], critic[0], states[0].contiguous()
 
-    def _remember(
-        self, obs: ObsTensor, starts: Tensor | None, state: ActingState
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _remember(self, obs: ObsTensor, starts: Tensor | None, state: ActingState) -> tuple[Tensor, Tensor, Tensor]:
         """What the actor's and the critic's core put out (T, B, H), and what is remembered after each step."""
         steps, rows = (next(iter(obs.values())) if isinstance(obs, dict) else obs).shape[:2]
         encoded = self.encoder(mapped(lambda numbers: numbers.flatten(0, 1), obs)).unflatten(0, (steps, rows))
@@ -112,7 +110,8 @@ class RecurrentActorCritic(ActorCritic):
 def unrolled(
     inputs_TBF: Tensor, starts_TB: Tensor | None, state_BCLW: Tensor, cores: Sequence[nn.LSTM | nn.GRU]
 ) -> tuple[Tensor, Tensor]:
-    """Runs cores of one form over the same sequences, all at once: outputs (C, T, B, H), states after each step (T, B, C, layers, W).
+    """Runs cores of one form over the same sequences, all at once: outputs (C, T, B, H), and the states after each step, as
+    (T, B, C, layers, W).
 
     Computes what `nn.LSTM` and `nn.GRU` do, but a state becomes zero before the steps of `starts`. Those have no such thing, and
     cutting sequences there would give shapes that depend on the data, which no recording could repeat.
@@ -132,15 +131,15 @@ def unrolled(
             bias_ih = bias_ih + bias_hh  # nowhere but in this sum
         # What the inputs contribute does not depend on the state: one product for all steps.
         inputs = torch.baddbmm(bias_ih, outputs.flatten(1, 2), weight_ih.mT).unflatten(1, (steps, rows)).unbind(1)
-        memory = state_BCLW[:, :, layer].transpose(0, 1).split(kind.hidden_size, dim=-1)
+        memory: tuple[Tensor, ...] = state_BCLW[:, :, layer].transpose(0, 1).split(kind.hidden_size, dim=-1)
         history = []
         for t in range(steps):
             if starts is not None:
                 memory = tuple(part.masked_fill(starts[t], 0.0) for part in memory)
             if isinstance(kind, nn.LSTM):
-                memory = lstm_step(inputs[t], *memory, weight_hh)
+                memory = lstm_step(inputs[t], memory, weight_hh)
             else:
-                memory = gru_step(inputs[t], *memory, weight_hh, bias_hh)
+                memory = gru_step(inputs[t], memory, weight_hh, bias_hh)
             history.append(memory)
         parts = [torch.stack(part, dim=1) for part in zip(*history)]
         outputs = parts[0]
@@ -148,24 +147,26 @@ def unrolled(
     return outputs, torch.stack(states, dim=3).permute(1, 2, 0, 3, 4)
 
 
-def lstm_step(inputs: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_step(inputs: Tensor, memory: tuple[Tensor, ...], weight: Tensor) -> tuple[Tensor, ...]:
     """(output, cell) of an LSTM (Hochreiter & Schmidhuber 1997) with PyTorch's gates; `inputs` (C, B, 4H) are W x + b, output and
     cell (C, B, H), the weight U (C, 4H, H):
 
         i, f, g, o = W x + b + U h,   c' = σ(f) c + σ(i) tanh(g),   h' = σ(o) tanh(c')
     """
+    hidden, cell = memory
     i, f, g, o = torch.baddbmm(inputs, hidden, weight.mT).chunk(4, dim=-1)
     cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
     return o.sigmoid() * cell.tanh(), cell
 
 
-def gru_step(inputs: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+def gru_step(inputs: Tensor, memory: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     """The output, which is all that is remembered, of a GRU (Cho et al. 2014) with PyTorch's gates; shapes as above, with 3H:
 
         r = σ(Wr x + Ur h),   z = σ(Wz x + Uz h),   n = tanh(Wn x + r · (Un h)),   h' = (1 − z) n + z h
 
     each W x and each U h with a bias of its own.
     """
+    (hidden,) = memory
     size = hidden.shape[-1]
     recurrent = torch.baddbmm(bias, hidden, weight.mT)
     r, z = (inputs[..., : 2 * size] + recurrent[..., : 2 * size]).sigmoid().chunk(2, dim=-1)
@@ -173,5 +174,5 @@ def gru_step(inputs: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> tu
     return (n + z * (hidden - n),)
 
 
-def _stacked(weights: list[nn.Parameter]) -> Tensor:
-    return weights[0].unsqueeze(0) if len(weights) == 1 else torch.stack(weights)
+def _stacked(weights: Sequence[Tensor]) -> Tensor:
+    return weights[0].unsqueeze(0) if len(weights) == 1 else torch.stack([*weights])

@@ -24,7 +24,9 @@ def make(indices: list[Any], env_id: str = "CartPole-v1") -> Any:
     return EnvFactory.of(TrainConfig(env_id=env_id, num_envs=1, env=EnvConfig(wrappers=[wrapper])), None)()
 
 
-@pytest.mark.parametrize(("env_id", "indices"), [("CartPole-v1", [0, 2]), ("Pendulum-v1", [0, 1]), ("Pendulum-v1", [2, 0])])
+@pytest.mark.parametrize(
+    ("env_id", "indices"), [("CartPole-v1", [0, 2]), ("Pendulum-v1", [0, 1]), ("Pendulum-v1", [2, 0])]
+)
 def test_only_these_numbers_are_seen(env_id: str, indices: list[int]) -> None:
     shown, whole = make(indices, env_id), gym.make(env_id)
     space, all_of_it = shown.observation_space, whole.observation_space

@@ -45,7 +45,7 @@ def make_policy(
 def test_one_step_of_an_lstm_by_hand() -> None:
     # Gates i, f, g, o of one core, one row and one number: W x + b = (1, 2, 3, 4), U = (0.5, -1, 2, 0), h = 0.2, c = -0.4.
     inputs, weight = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]), torch.tensor([[[0.5], [-1.0], [2.0], [0.0]]])
-    hidden, cell = lstm_step(inputs, torch.tensor([[[0.2]]]), torch.tensor([[[-0.4]]]), weight)
+    hidden, cell = lstm_step(inputs, (torch.tensor([[[0.2]]]), torch.tensor([[[-0.4]]])), weight)
     expected_cell = sigmoid(2 - 0.2) * -0.4 + sigmoid(1 + 0.1) * math.tanh(3 + 0.4)
     assert cell.item() == pytest.approx(expected_cell, abs=1e-6)
     assert hidden.item() == pytest.approx(sigmoid(4.0) * math.tanh(expected_cell), abs=1e-6)
@@ -53,7 +53,7 @@ def test_one_step_of_an_lstm_by_hand() -> None:
 
 def test_one_step_of_a_gru_by_hand() -> None:
     inputs, weight = torch.tensor([[[1.0, -2.0, 0.5]]]), torch.tensor([[[0.5], [-1.0], [2.0]]])
-    (hidden,) = gru_step(inputs, torch.tensor([[[0.2]]]), weight, torch.tensor([[[0.1, 0.2, 0.3]]]))
+    (hidden,) = gru_step(inputs, (torch.tensor([[[0.2]]]),), weight, torch.tensor([[[0.1, 0.2, 0.3]]]))
     reset, update = sigmoid(1.0 + 0.1 + 0.1), sigmoid(-2.0 - 0.2 + 0.2)
     new = math.tanh(0.5 + reset * (0.4 + 0.3))
     assert hidden.item() == pytest.approx((1 - update) * new + update * 0.2, abs=1e-6)

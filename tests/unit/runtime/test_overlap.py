@@ -15,8 +15,8 @@ import torch
 from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
-from rl_training.contrib import RecurrentPPO
 from rl_training.algorithms.exploration import SamplingExplorer
+from rl_training.contrib import RecurrentPPO
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import complete_config

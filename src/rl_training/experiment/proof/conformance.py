@@ -178,7 +178,9 @@ def _check_save_load(bench: Bench) -> None:
             ours, theirs = (_acts(algorithm, obs, deterministic) for algorithm in (trained, loaded))
             kind = "deterministic" if deterministic else "sampled"
             for number, (one, other) in enumerate(zip(ours, theirs)):
-                _require_same(one, other, f"{kind} actions of the loaded policy, or what it remembers, differ at step {number}")
+                _require_same(
+                    one, other, f"{kind} actions of the loaded policy, or what it remembers, differ at step {number}"
+                )
 
 
 def _check_memory(bench: Bench) -> None:
@@ -190,16 +192,19 @@ def _check_memory(bench: Bench) -> None:
     if algorithm.policy.initial_state(count) is None:
         require(all(state is None for _, state in _acts(algorithm, obs, True)), "begins with no memory and returns one")
         return
+    straight, again = (_acts(algorithm, obs, True) for _ in range(2))
+    _require_same(
+        straight, again, "acts otherwise when it is given the same states again: it remembers something elsewhere"
+    )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(5)).to(bench.device)
-    straight = _acts(algorithm, obs, True)
     mixed = _acts(algorithm, mapped(lambda rows: rows[order], obs), True, order=order)
     for (_, state), (_, other) in zip(straight, mixed):
         for one, its in zip(tensors_of(state), tensors_of(other), strict=True):
-            require(len(one) == count, f"remembers a tensor {tuple(one.shape)}, whose rows are not the {count} environments")
+            require(
+                len(one) == count, f"remembers a tensor {tuple(one.shape)}, whose rows are not the {count} environments"
+            )
             near = torch.allclose(one[order].double(), its.double(), rtol=1e-4, atol=1e-4, equal_nan=True)
             require(near, "what it remembers of one environment depends on its place among the others")
-    again = _acts(algorithm, obs, True)
-    _require_same(straight, again, "acts otherwise when it is given the same states again: it remembers something elsewhere")
 
 
 def _check_split_run(bench: Bench) -> None:
