@@ -52,8 +52,8 @@ class RecurrentPPOAlgorithm(PPOBase[RecurrentPPOConfig]):
 
     config_class = RecurrentPPOConfig
     differences = (
-        "The paper has no memory. Sequences begin with the state that the policy had there, zeros at an episode's start; nothing is "
-        "run again before a sequence to refresh its state.",
+        "The paper has no memory. Sequences begin with the state that the policy had there, zeros at an episode's start; no steps "
+        "are run again before a sequence to refresh it.",
         "Actor and critic have a core each; `shared_core: true` gives them one.",
     )
     default_rollout = 1024
