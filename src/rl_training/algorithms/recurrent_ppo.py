@@ -22,7 +22,7 @@ from rl_training.policies.spec import PolicySpec
 from rl_training.utils.errors import ConfigError
 from rl_training.utils.fields import Range
 
-DEFAULT_MINIBATCH = 256
+DEFAULT_MINIBATCH = 128
 """Steps per minibatch where `num_minibatches` is not given."""
 
 
@@ -32,8 +32,8 @@ class RecurrentPPOConfig(PPOConfig):
 
     num_steps: Annotated[int, Range(ge=1)] = 128
     """Steps per environment in each rollout; by default 1,024 are shared out among the environments."""
-    num_minibatches: Annotated[int, Range(ge=1)] = 4
-    """Parts that each epoch's permutation of the sequences is cut into; by default parts of about 256 steps."""
+    num_minibatches: Annotated[int, Range(ge=1)] = 8
+    """Parts that each epoch's permutation of the sequences is cut into; by default parts of about 128 steps."""
     core: Literal["lstm", "gru"] = "lstm"
     """What remembers, between the encoder and the hidden layers."""
     core_size: Annotated[int, Range(ge=1)] = 64
@@ -42,9 +42,9 @@ class RecurrentPPOConfig(PPOConfig):
     """Layers of a core, one on top of the other."""
     shared_core: bool = False
     """Let actor and critic read one core instead of having one each."""
-    sequence_length: Annotated[int, Range(ge=1)] | None = 64
+    sequence_length: Annotated[int, Range(ge=1)] | None = 16
     """Steps that gradients flow back through. A rollout is cut into sequences of this length, each with what the policy remembered
-    at its beginning; null for whole rollouts."""
+    at its beginning; null for whole rollouts. More for what must be remembered for longer: it also takes longer."""
 
 
 class RecurrentPPOAlgorithm(PPOBase[RecurrentPPOConfig]):

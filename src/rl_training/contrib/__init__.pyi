@@ -68,7 +68,7 @@ class RecurrentPPO(Agent):
         gae_lambda: float = 0.95,
         critic_learning_rate: float | Schedule | Mapping[str, Any] | None = None,
         vf_coef: float = 0.5,
-        num_minibatches: int = 4,
+        num_minibatches: int = 8,
         update_epochs: int = 10,
         clip_coef: float | Schedule | Mapping[str, Any] = 0.2,
         clip_value_loss: bool = False,
@@ -80,7 +80,7 @@ class RecurrentPPO(Agent):
         core_size: int = 64,
         core_layers: int = 1,
         shared_core: bool = False,
-        sequence_length: int | None = 64,
+        sequence_length: int | None = 16,
         **settings: Unpack[Settings],
     ) -> None: ...
     @classmethod

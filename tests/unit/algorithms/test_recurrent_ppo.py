@@ -213,11 +213,11 @@ def test_derived_defaults() -> None:
 
     usual = RecurrentPPOConfig().sequence_length
     assert usual is not None
-    assert derived(8) == (128, usual, 4)
-    assert derived(1) == (1024, usual, 4)
+    assert derived(8) == (128, usual, 8)
+    assert derived(1) == (1024, usual, 8)
     assert derived(8, num_steps=8) == (8, 8, 1)
     assert derived(1, sequence_length=None) == (1024, None, 1), "one sequence cannot be shared out"
-    assert derived(2, num_steps=1000, sequence_length=300) == (1000, 300, 7)
+    assert derived(2, num_steps=1000, sequence_length=300) == (1000, 300, 8)
 
 
 def test_settings_that_do_not_go_together() -> None:
