@@ -14,6 +14,7 @@ from rl_training import TrainConfig
 from rl_training.contrib import RecurrentPPO
 from rl_training.experiment.proof.resume import verify_resume
 from rl_training.experiment.run.build import complete_config
+from rl_training.utils.errors import UserError
 
 SMALL: dict[str, Any] = {"seed": 2, "num_envs": 2, "num_steps": 32, "sequence_length": 8, "core_size": 16}
 NO_VELOCITIES: dict[str, Any] = {"wrappers": [{"name": "SelectObservations", "indices": [0, 2]}]}
@@ -46,6 +47,14 @@ def test_predict_remembers_what_it_is_given_back(agent: Any) -> None:
     _, both = agent.predict(np.stack([obs[3], obs[3]]), state.expand(2, -1, -1, -1), episode_start=[False, True])
     torch.testing.assert_close(both[1:], fresh[1], atol=1e-6, rtol=0)
     assert not torch.allclose(both[:1], fresh[1])
+
+
+def test_a_state_of_other_episodes_is_refused(agent: Any) -> None:
+    obs = np.zeros(2, np.float32)
+    _, state = agent.predict(obs)
+    for wrong in (state.expand(2, -1, -1, -1), {"h": state[..., 0]}, (state, state)):
+        with pytest.raises(UserError, match="not what predict returned for 1 observations"):
+            agent.predict(obs, wrong)
 
 
 def test_an_evaluation_plays_what_predict_would(agent: Any) -> None:
