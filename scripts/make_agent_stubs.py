@@ -1,4 +1,4 @@
-"""Writes src/rl_training/core.pyi and experimental.pyi: the agents' signatures for editors and type checkers.
+"""Writes src/rl_training/core.pyi, experimental.pyi and contrib/__init__.pyi: the agents' signatures for editors and type checkers.
 
 The classes themselves are made at run time, from the registry; these files say what their keywords are.
 """
@@ -43,13 +43,18 @@ from rl_training.utils.schedules import Schedule
 
 def stubs() -> dict[str, str]:
     """File name -> text."""
-    tiers = {"core": _common_settings(), "experimental": "from rl_training.core import LoadSettings, Settings\n"}
+    from_core = "from rl_training.core import LoadSettings, Settings\n"
+    tiers = {
+        "core": ("core.pyi", _common_settings()),
+        "experimental": ("experimental.pyi", from_core),
+        "contrib": ("contrib/__init__.pyi", from_core),
+    }
     texts = {}
-    for tier, shared in tiers.items():
+    for tier, (file, shared) in tiers.items():
         infos = sorted((info for info in BUILT_IN.values() if info.tier == tier), key=lambda info: info.name)
         names = f"__all__ = {[info.name for info in infos]!r}\n"
         body = "\n".join([*_own_settings(infos), *map(_agent, infos)])
-        texts[f"{tier}.pyi"] = _formatted("\n".join([_HEADER, shared, names, body]), tier)
+        texts[file] = _formatted("\n".join([_HEADER, shared, names, body]), file)
     return texts
 
 
@@ -142,9 +147,9 @@ def _default_text(value: Any) -> str:
     return f" = {value!r}" if value is None or isinstance(value, bool | int | float | str | tuple) else " = ..."
 
 
-def _formatted(text: str, name: str) -> str:
+def _formatted(text: str, file: str) -> str:
     for action in (["check", "--fix", "--exit-zero", "--quiet"], ["format"]):  # unused imports go first
-        command = [sys.executable, "-m", "ruff", *action, "--stdin-filename", str(PACKAGE / f"{name}.pyi"), "-"]
+        command = [sys.executable, "-m", "ruff", *action, "--stdin-filename", str(PACKAGE / file), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=PACKAGE).stdout
     return text
 

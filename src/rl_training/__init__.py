@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rl_training.api.agent import agent_class as agent_class
     from rl_training.api.agent import load_agent as load_agent
     from rl_training.api.agent import register_algorithm as register_algorithm
+    from rl_training.contrib import *  # noqa: F403
     from rl_training.core import *  # noqa: F403  # the agents, as core.pyi types them
     from rl_training.envs.check import check_env as check_env
     from rl_training.envs.wrappers import register_wrapper as register_wrapper

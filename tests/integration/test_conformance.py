@@ -16,6 +16,7 @@ from rl_training.algorithms.a2c import A2CAlgorithm
 from rl_training.experiment import registry
 from rl_training.experiment.proof.bench import ConformanceError
 from rl_training.experiment.proof.conformance import check_algorithm
+from rl_training.policies.actor_critic import ActorCritic
 from rl_training.utils.errors import UserError
 
 ON_A_GPU = ("same_seed", "save_load", "split_run", "state_tree", "evaluation")
@@ -32,7 +33,7 @@ def test_every_algorithm_conforms(algo: str) -> None:
     report.raise_if_failed()
     declared = registry.load(algo)
     names = {result.name for result in report.results}
-    assert {"same_seed", "save_load", "split_run", "state_tree", "evaluation", "refusals"} <= names
+    assert {"same_seed", "save_load", "memory", "split_run", "state_tree", "evaluation", "refusals"} <= names
     assert {f"observation_space:{name}" for name in declared.observation_spaces} <= names
     assert {f"action_space:{name}" for name in declared.action_spaces} <= names
     assert torch.equal(before, torch.get_rng_state())
@@ -199,6 +200,73 @@ class NeverLearns(A2CAlgorithm):
         return {"loss": torch.zeros(())}
 
 
+class Remembers(ActorCritic):
+    """Keeps a running mean of what it has seen."""
+
+    def initial_state(self, count: int) -> Tensor:
+        return torch.zeros(count, self.encoder.features)
+
+    def act(self, obs: Any, state: Any = None, *, generator: Any = None, deterministic: bool = False) -> Any:
+        with torch.no_grad():
+            state = self.remember(state, self.encoder(obs))
+            distribution = self.action_head(self.actor_body(state))
+            return distribution.mode() if deterministic else distribution.sample(generator), state
+
+    def remember(self, state: Tensor, seen: Tensor) -> Tensor:
+        return 0.5 * state + seen
+
+
+class MemoryElsewhere(Remembers):
+    """Remembers in an attribute, which no checkpoint holds."""
+
+    kept: Any = None
+
+    def remember(self, state: Tensor, seen: Tensor) -> Tensor:
+        self.kept = seen if self.kept is None or self.kept.shape != seen.shape else 0.5 * self.kept + seen
+        return self.kept
+
+
+class MixedMemory(Remembers):
+    """Remembers the first environment's observation in all."""
+
+    def remember(self, state: Tensor, seen: Tensor) -> Tensor:
+        return 0.5 * state + seen[:1]
+
+
+class UnsavedMemory(Remembers):
+    """Has a weight for what it remembers that is not saved; it does not show in an episode's first step."""
+
+    def __init__(self, spec: Any):
+        super().__init__(spec)
+        self.register_buffer("share", torch.rand(self.encoder.features), persistent=False)
+
+    def remember(self, state: Tensor, seen: Tensor) -> Tensor:
+        return self.share * state + seen
+
+
+class WithMemory(A2CAlgorithm):
+    memory: ClassVar[type[Remembers]] = Remembers
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **{**kwargs, "execution": "eager"})
+
+    @classmethod
+    def make_policy(cls, spec: Any, hyperparams: Any) -> Any:  # type: ignore[override]
+        return cls.memory(spec)
+
+
+class WithMemoryElsewhere(WithMemory):
+    memory = MemoryElsewhere
+
+
+class WithMixedMemory(WithMemory):
+    memory = MixedMemory
+
+
+class WithUnsavedMemory(WithMemory):
+    memory = UnsavedMemory
+
+
 @pytest.mark.parametrize(
     "broken, failing, message",
     [
@@ -219,6 +287,9 @@ class NeverLearns(A2CAlgorithm):
         (WrongRefusal, {"refusals"}, "with NotImplementedError instead of SpaceError"),
         (BadMetric, {"same_seed", "action_space:Box"}, "metric 'ratio' is nan at step 10"),
         (FloatMetric, {"same_seed", "action_space:Box"}, "metric 'ratio' is 0.5; metrics are tensors"),
+        (WithMemoryElsewhere, {"memory", "split_run"}, "it remembers something elsewhere"),
+        (WithMixedMemory, {"memory"}, "of one environment depends on its place among the others"),
+        (WithUnsavedMemory, {"save_load"}, "actions of the loaded policy, or what it remembers, differ at step 1"),
         (NeverLearns, {"action_space:Box", "observation_space:Dict"}, "learns nothing in"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
@@ -235,7 +306,7 @@ def test_broken_algorithms_are_caught(
         report.raise_if_failed()
 
 
-@pytest.mark.parametrize("sound", [A2CAlgorithm, GlobalNoise])
+@pytest.mark.parametrize("sound", [A2CAlgorithm, GlobalNoise, WithMemory])
 def test_a_sound_algorithm_passes_the_same_short_suite(monkeypatch: pytest.MonkeyPatch, sound: type) -> None:
     """The other half of the negative controls: what was caught above was not the length of the run."""
     report = check_algorithm(_register(monkeypatch, sound), total_timesteps=BROKEN_STEPS)

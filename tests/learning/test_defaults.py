@@ -40,7 +40,7 @@ class Follow(gym.Env[Any, Any]):
 
 
 STEPS = {
-    **dict.fromkeys(("ppo", "a2c", "trpo"), 20_480),
+    **dict.fromkeys(("ppo", "a2c", "recurrent_ppo", "trpo"), 20_480),
     **dict.fromkeys(("sac", "td3", "ddpg", "tqc"), 1_500),
     "crossq": 1_400,
     **dict.fromkeys(("redq", "droq"), 1_080),

@@ -32,13 +32,18 @@ def pages(script: ModuleType) -> dict[str, str]:
     return script.pages()
 
 
+UNMEASURED = {"recurrent_ppo"}
+"""Those of tests/unit/zoo/test_catalog.py."""
+
+
 def test_every_algorithm_has_a_preset_a_page_and_a_result(pages: dict[str, str]) -> None:
     entries = catalog()
     for algo in BUILT_IN:
         own = [entry for entry in entries if entry.algo == algo]
         assert own, f"{algo} has no preset: add one under src/rl_training/zoo/presets/{algo}/"
         assert (FOLDER / f"{algo}.md").is_file(), f"{algo} has no page: run `make pages`"
-        assert any(entry.result for entry in own), f"{algo} has no result under results/"
+        if algo not in UNMEASURED:
+            assert any(entry.result for entry in own), f"{algo} has no result under results/"
 
 
 def test_the_pages_are_up_to_date(pages: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.execution.batches import ObsTensor
 from rl_training.execution.draws import RandomSource
 from rl_training.execution.executor import recordable
-from rl_training.execution.optimizers import FlatOptimizer, Parameters, StepReport
+from rl_training.execution.optimizers import FlatOptimizer, StepReport
 from rl_training.policies.actor_critic import ActorCritic
 from rl_training.policies.spec import PolicySpec
 from rl_training.utils.coerce import check_fields
@@ -161,6 +161,12 @@ class OnPolicyAlgorithm(Algorithm[OnPolicyConfigT, RolloutBuffer]):
             distribution, values = self.policy(obs)
         return distribution.log_prob(actions), values
 
+    def log_probs_of(self, rollout: RolloutBuffer) -> Tensor:
+        """(T, N) log-probabilities of a rollout's actions under the current policy, in the precision of the updates."""
+        with torch.no_grad(), self.autocast():
+            distribution = self.policy.distribution(rollout.flat_obs())
+        return distribution.log_prob(rollout.actions.flatten(0, 1)).view(rollout.num_steps, rollout.num_envs)
+
     def _postprocess_batch(self, rollout: RolloutBuffer) -> None:
         """Updates the observation statistics only now: during a rollout and its update they must not move, or the ratio
         between new and old policy would differ from 1 before any step was taken."""
@@ -193,22 +199,17 @@ class OneLossAlgorithm(OnPolicyAlgorithm[OneLossConfigT]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         config, policy = self.config, self.policy
-        critic: list[Parameters] = [policy.value_head]
-        critic_rate = config.critic_learning_rate
-        if policy.critic_body is not None:
-            critic.append(policy.critic_body)
-        elif critic_rate not in (None, self.default_critic_learning_rate):
+        shared, critic_rate = policy.critic_body is None, config.critic_learning_rate
+        if shared and critic_rate not in (None, self.default_critic_learning_rate):
             raise ConfigError(
                 "hyperparams.critic_learning_rate: with policy.shared actor and critic are one network. Leave it out."
             )
-        else:
-            critic_rate = None
         self.optimizer: FlatOptimizer = make_optimizer(
             config,
             [
                 (policy.encoder, config.encoder_learning_rate),
-                ([policy.actor_body, policy.action_head], None),
-                (critic, critic_rate),
+                (policy.actor_parts(), None),
+                (policy.critic_parts(), None if shared else critic_rate),
             ],
             together=policy,
         )
@@ -235,11 +236,23 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-12), torch.zeros_like(variance))
 
 
-def normalized(advantages: Tensor) -> Tensor:
-    """Mean 0, standard deviation 1; a single advantage is left as it is."""
-    if advantages.numel() < 2:
-        return advantages
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+def masked_mean(numbers: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean of the numbers that count, where `valid` is true (of all, where it is None); 0 if none does."""
+    if valid is None:
+        return numbers.mean()
+    return numbers.masked_fill(~valid, 0.0).sum() / valid.sum().clamp_min(1)
+
+
+def normalized(advantages: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Mean 0, standard deviation 1, of those where `valid` is true or of all; a single advantage is left as it is."""
+    if valid is None:
+        if advantages.numel() < 2:
+            return advantages
+        return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    count = valid.sum()
+    centred = (advantages - masked_mean(advantages, valid)).masked_fill(~valid, 0.0)
+    deviation = (centred.square().sum() / (count - 1).clamp_min(1)).sqrt()
+    return torch.where(count < 2, advantages, centred / (deviation + 1e-8))
 
 
 def as_metrics(**settings: float) -> Metrics:

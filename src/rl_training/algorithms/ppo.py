@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import MetricMeans, Metrics
-from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, normalized
+from rl_training.algorithms.on_policy import OneLossAlgorithm, OnPolicyConfig, as_metrics, masked_mean, normalized
 from rl_training.data.rollout_buffer import RolloutBuffer, RolloutMinibatch
 from rl_training.execution.draws import RandomSource
 from rl_training.execution.executor import recordable
 from rl_training.execution.optimizers import StepReport
 from rl_training.execution.scalar import Scalar
+from rl_training.policies.distributions import Distribution
 from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
@@ -55,31 +56,33 @@ def ppo_loss(
     vf_coef: float,
     clip_value_loss: bool = False,
 ) -> Metrics:
-    """PPO's loss (eq. 9) from tensors of shape (B,):
+    """PPO's loss (eq. 9) from tensors of shape (B,), or any other:
 
         L = −E[min(r A, clip(r, 1−ε, 1+ε) A)] − c_H E[H] + c_V · ½ E[(V − R)²],   r = exp(log π − log π_old)
 
-    `minibatch` maps logprobs (new), old_logprobs, advantages, returns, values (old), new_values and entropy. The result also has
-    `approx_kl` = E[(r − 1) − log r], the low-variance estimator, and `clip_fraction`.
+    `minibatch` maps logprobs (new), old_logprobs, advantages, returns, values (old), new_values and entropy; if it has `valid`
+    (bool), every mean is over the steps where that is true. The result also has `approx_kl` = E[(r − 1) − log r], the low-variance
+    estimator, and `clip_fraction`.
     """
+    valid = minibatch.get("valid")
     advantages, returns, new_values = minibatch["advantages"], minibatch["returns"], minibatch["new_values"]
     clip_coef = torch.as_tensor(clip_coef)
     log_ratio = minibatch["logprobs"] - minibatch["old_logprobs"]
     ratio = log_ratio.exp()
     clipped_ratio = ratio.clamp(1 - clip_coef, 1 + clip_coef)
-    policy_loss = -torch.min(advantages * ratio, advantages * clipped_ratio).mean()
+    policy_loss = -masked_mean(torch.min(advantages * ratio, advantages * clipped_ratio), valid)
 
     squared_error = (new_values - returns).square()
     if clip_value_loss:
         old_values = minibatch["values"]
         clipped_values = old_values + (new_values - old_values).clamp(-clip_coef, clip_coef)
         squared_error = torch.max(squared_error, (clipped_values - returns).square())
-    value_loss = 0.5 * squared_error.mean()
+    value_loss = 0.5 * masked_mean(squared_error, valid)
 
-    entropy_loss = minibatch["entropy"].mean()
+    entropy_loss = masked_mean(minibatch["entropy"], valid)
     with torch.no_grad():
-        approx_kl = ((ratio - 1) - log_ratio).mean()
-        clip_fraction = ((ratio - 1).abs() > clip_coef).float().mean()
+        approx_kl = masked_mean((ratio - 1) - log_ratio, valid)
+        clip_fraction = masked_mean(((ratio - 1).abs() > clip_coef).float(), valid)
     return {
         "loss": policy_loss - ent_coef * entropy_loss + vf_coef * value_loss,
         "policy_loss": policy_loss,
@@ -90,15 +93,11 @@ def ppo_loss(
     }
 
 
-class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
-    """Several epochs of clipped policy gradient on each rollout (Schulman et al. 2017, arXiv 1707.06347)."""
+PPOConfigT = TypeVar("PPOConfigT", bound=PPOConfig)
 
-    config_class = PPOConfig
-    differences = (
-        "Advantages are normalised in each minibatch and gradients clipped, as in OpenAI's code and not in the paper.",
-        "Actor and critic have a body each, not a common one; `policy.shared: true` gives them one.",
-    )
-    default_rollout = 2048
+
+class PPOBase(OneLossAlgorithm[PPOConfigT]):
+    """Several epochs of clipped policy gradient on each rollout, for any kind of minibatch."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -106,18 +105,7 @@ class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
         self.ent_coef = Scalar(self.config.ent_coef, self.device)
 
     @classmethod
-    def with_derived_defaults(cls, config: PPOConfig, given: Collection[str], num_envs: int) -> PPOConfig:
-        config = super().with_derived_defaults(config, given, num_envs)
-        if "num_minibatches" in given:
-            return config
-        return replace(config, num_minibatches=max(1, config.num_steps * num_envs // DEFAULT_MINIBATCH))
-
-    @classmethod
-    def check_config(cls, config: PPOConfig, num_envs: int) -> None:
-        cls._check_minibatches("num_minibatches", config.num_minibatches, config.num_steps * num_envs)
-
-    @classmethod
-    def updates_per_rollout(cls, config: PPOConfig) -> int:
+    def updates_per_rollout(cls, config: PPOConfigT) -> int:
         return config.update_epochs * config.num_minibatches
 
     def _optimize(self, rollout: RolloutBuffer, progress: float) -> Metrics:
@@ -130,7 +118,7 @@ class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
             if epoch > 0 and config.recompute_advantages:
                 self._preprocess_batch(rollout, update_logprobs=False)
             epoch_means = MetricMeans()
-            for minibatch in rollout.minibatches(config.num_minibatches, self.generator):
+            for minibatch in self._minibatches(rollout):
                 report = self._learn(minibatch, usual_size)
                 means.add(report)
                 if config.target_kl is not None:
@@ -148,23 +136,55 @@ class PPOAlgorithm(OneLossAlgorithm[PPOConfig]):
         )
         return {**means.means(), **settings}
 
+    def _minibatches(self, rollout: RolloutBuffer) -> Iterator[RolloutMinibatch]:
+        """One epoch."""
+        return rollout.minibatches(self.config.num_minibatches, self.generator)
+
+    def _evaluate(self, minibatch: RolloutMinibatch) -> tuple[Distribution, Tensor]:
+        """The current policy's distributions and values for the steps of a minibatch."""
+        return self.policy(minibatch.obs)
+
     @recordable
     def _train_minibatch(self, minibatch: RolloutMinibatch, random: RandomSource) -> StepReport:
         config = self.config
+        valid, advantages = minibatch.valid, minibatch.advantages
         with self.autocast():
-            distribution, new_values = self.policy(minibatch.obs)
-            advantages = minibatch.advantages
+            distribution, new_values = self._evaluate(minibatch)
             terms = {
                 "logprobs": distribution.log_prob(minibatch.actions),
                 "old_logprobs": minibatch.logprobs,
-                "advantages": normalized(advantages) if config.normalize_advantages else advantages,
+                "advantages": normalized(advantages, valid) if config.normalize_advantages else advantages,
                 "returns": minibatch.returns,
                 "values": minibatch.values,
                 "new_values": new_values,
                 "entropy": distribution.entropy(),
             }
+            if valid is not None:
+                terms["valid"] = valid
             losses = ppo_loss(
                 terms, self.clip_coef.tensor, self.ent_coef.tensor, config.vf_coef, config.clip_value_loss
             )
             gradient = self.optimizer.gradient(losses["loss"])
         return self.optimizer.step(gradient, losses, max_norm=config.max_grad_norm)
+
+
+class PPOAlgorithm(PPOBase[PPOConfig]):
+    """Several epochs of clipped policy gradient on each rollout (Schulman et al. 2017, arXiv 1707.06347)."""
+
+    config_class = PPOConfig
+    differences = (
+        "Advantages are normalised in each minibatch and gradients clipped, as in OpenAI's code and not in the paper.",
+        "Actor and critic have a body each, not a common one; `policy.shared: true` gives them one.",
+    )
+    default_rollout = 2048
+
+    @classmethod
+    def with_derived_defaults(cls, config: PPOConfig, given: Collection[str], num_envs: int) -> PPOConfig:
+        config = super().with_derived_defaults(config, given, num_envs)
+        if "num_minibatches" in given:
+            return config
+        return replace(config, num_minibatches=max(1, config.num_steps * num_envs // DEFAULT_MINIBATCH))
+
+    @classmethod
+    def check_config(cls, config: PPOConfig, num_envs: int) -> None:
+        cls._check_minibatches("num_minibatches", config.num_minibatches, config.num_steps * num_envs)

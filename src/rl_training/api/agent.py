@@ -23,7 +23,7 @@ from rl_training.api.settings import SettingsSignature, config_for, hyperparamet
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sources import TransitionDataset
 from rl_training.envs.factory import EnvLike
-from rl_training.execution.batches import count_of
+from rl_training.execution.batches import count_of, tensors_of
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.replay_segments import saved_replay
 from rl_training.experiment.checkpoint.snapshot import (
@@ -294,6 +294,10 @@ class Agent:
         if initial is None and state is not None:
             raise UserError(f"{type(self).__name__} has no memory: pass state=None")
         state = initial if state is None else state
+        if [part.shape for part in tensors_of(state)] != [part.shape for part in tensors_of(initial)]:
+            raise UserError(
+                f"state is not what predict returned for {count_of(obs)} observations: pass that on, or None at an episode's start"
+            )
         if episode_start is not None:
             flags = torch.as_tensor(np.asarray(episode_start, dtype=bool)).reshape(-1)
             if len(flags) not in (1, count_of(obs)):

@@ -35,13 +35,26 @@ class RolloutMinibatch:
     """(B,)"""
     returns: Tensor
     """(B,) targets of the value function."""
+    valid: Tensor | None = None
+    """(B,) bool: which steps count; None if all do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceMinibatch(RolloutMinibatch):
+    """B sequences of L consecutive steps: every tensor is (L, B, ...), and `valid` says which steps count."""
+
+    starts: Tensor
+    """(L, B) bool: before which steps the policy forgets."""
+    state: Any
+    """What the policy remembered before the first step, tensors (B, ...)."""
 
 
 class RolloutBuffer:
     """Tensors of shape (T, N, ...). Written step by step by the collector, completed by the algorithm, read in minibatches.
 
-    `dones[t]` says that step t ended its episode; `truncated[t]` that this end was a cut, so that the final observation's value
-    (in `final_values[t]`) bootstraps. Final observations are kept aside, only where they are needed.
+    `dones[t]` says that step t ended its episode, or all that counts for the value, where `goes_on[t]` says that the episode does;
+    `truncated[t]` that this end was a cut, so that the final observation's value (in `final_values[t]`) bootstraps. Final
+    observations are kept aside, only where they are needed.
     """
 
     def __init__(
@@ -72,10 +85,13 @@ class RolloutBuffer:
         self.final_values, self.advantages, self.returns = empty(), empty(), empty()
         self.dones = empty(dtype=torch.bool)
         self.truncated = empty(dtype=torch.bool)
+        self.goes_on = empty(dtype=torch.bool)
         self.valid = empty(dtype=torch.bool).fill_(True)
         self.last_obs: ObsTensor | None = None
         self.initial_state: Any = None
         """What a policy with a memory remembered before the first step."""
+        self.states: Any = None
+        """Tensors (T + 1, N, ...): what it remembered before each step and after the last, as the algorithm has computed it."""
         self.has_logprobs = False
         """Whether `logprobs` are already those of the policy that acted, which the algorithm then need not be."""
         self._make_views()
@@ -88,7 +104,7 @@ class RolloutBuffer:
         # What the environments say is written with NumPy: where the tensors are, or beside a GPU's until the rollout is full.
         self._staged: dict[str, Array] = {
             name: stored.cpu().numpy()
-            for name in ("rewards", "dones", "truncated", "valid")
+            for name in ("rewards", "dones", "truncated", "goes_on", "valid")
             if isinstance(stored := getattr(self, name), Tensor)
         }
         # The rows of a CPU's tensors are written with NumPy too, which takes a fraction of the time.
@@ -112,7 +128,7 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Makes room for the next rollout."""
-        self.position, self.last_obs, self.has_logprobs = 0, None, False
+        self.position, self.last_obs, self.has_logprobs, self.states = 0, None, False, None
         self._final_obs, self._final_index = [], []
 
     def add(
@@ -125,8 +141,12 @@ class RolloutBuffer:
         truncated: Array,
         valid: Array,
         next_obs: Observation,
+        bootstrap_ends: Array | None = None,
     ) -> None:
-        """Appends one step of all environments: tensors (N, ...) on any device, and arrays (N, ...) from the environments."""
+        """Appends one step of all environments: tensors (N, ...) on any device, and arrays (N, ...) from the environments.
+
+        `bootstrap_ends` says where the value after a step is zero although its episode goes on.
+        """
         t, as_rows = self.position, self._as_rows
         if isinstance(obs, dict):
             for key, rows in self._obs_rows.items():
@@ -137,6 +157,10 @@ class RolloutBuffer:
         staged = self._staged
         staged["rewards"][t], staged["truncated"][t], staged["valid"][t] = rewards, truncated, valid
         np.logical_or(terminated, truncated, out=staged["dones"][t])
+        staged["goes_on"][t] = False
+        if bootstrap_ends is not None:
+            np.greater(bootstrap_ends, staged["dones"][t], out=staged["goes_on"][t])
+            staged["dones"][t] |= bootstrap_ends
         if np.count_nonzero(truncated):
             rows = staged["truncated"][t].nonzero()[0]
             self._final_obs.append(map_obs(lambda array: array[rows], next_obs))
@@ -214,6 +238,16 @@ class RolloutBuffer:
         """Observations as (T·N, ...)."""
         return map_obs(lambda stored: stored.flatten(0, 1), self.obs)
 
+    def ended(self) -> Tensor:
+        """(T, N) bool: after which steps a policy with a memory starts anew, as the collector lets it: an episode's last, and
+        those that were not the policy's."""
+        return (self.dones & ~self.goes_on) | ~self.valid
+
+    def starts(self) -> Tensor:
+        """(T, N) bool: before which steps it starts anew. What it remembers before the first one is in `initial_state`."""
+        ended = self.ended()
+        return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+
     @property
     def _all_valid(self) -> bool:
         """Whether no step has to be left out; what is staged says so without waiting for a device."""
@@ -262,8 +296,36 @@ class RolloutBuffer:
             if size > 0:
                 yield RolloutMinibatch(*parts)
 
+    def sequences(self, length: int, count: int, generator: torch.Generator) -> Iterator[SequenceMinibatch]:
+        """One epoch: all sequences of `length` steps, in a single permutation, cut into `count` nearly equal parts.
 
-_COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "valid")
+        Each begins with what the policy remembered there. The last ones are filled up with steps that do not count.
+        """
+        places = torch.arange(-(-self.num_steps // length) * length, device=self.device)
+        rows = places.clamp(max=self.num_steps - 1)
+
+        def cut(stored: Tensor) -> Tensor:
+            """(T, N, ...) as (L, sequences, ...)."""
+            return stored.index_select(0, rows).unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
+
+        real = (places == rows).view(-1, length).t().repeat_interleave(self.num_envs, dim=1)
+        valid, starts = cut(self.valid) & real, cut(self.starts())
+        stored = (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
+        columns: list[Any] = [*(mapped(cut, column) for column in stored), valid]
+        states = mapped(lambda stored: stored[:-1:length].flatten(0, 1), self.states)
+        total = valid.shape[1]
+        order = torch.randperm(total, generator=generator, device=generator.device).to(self.device)
+        for start, stop in pairwise(part * total // count for part in range(count + 1)):
+            chosen = order[start:stop]
+
+            def taken(column: Any, dim: int = 1, chosen: Tensor = chosen) -> Any:
+                return mapped(lambda stored: stored.index_select(dim, chosen), column)
+
+            if len(chosen):
+                yield SequenceMinibatch(*map(taken, columns), starts=taken(starts), state=taken(states, 0))
+
+
+_COLLECTED = ("obs", "actions", "rewards", "logprobs", "dones", "truncated", "goes_on", "valid")
 
 
 def _copy(saved: Any, stored: ObsTensor) -> None:

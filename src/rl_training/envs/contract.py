@@ -57,11 +57,6 @@ class StepRecord:
     where no environment says so."""
 
     @property
-    def value_ends(self) -> Array:
-        """(N,) bool: the value after this step is zero."""
-        return self.terminated if self.bootstrap_ends is None else self.terminated | self.bootstrap_ends
-
-    @property
     def ended(self) -> Array:
         """(N,) bool: the next action begins an episode, or answers to a step that was not the policy's."""
         return self.terminated | self.truncated | ~self.valid

@@ -1,4 +1,4 @@
-"""The wrappers that a config may name: Gymnasium's own and registered ones. A config imports nothing."""
+"""The wrappers that a config may name: Gymnasium's own, ours and registered ones. A config imports nothing."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ WRAPPERS: Registry[WrapperClass] = Registry("wrapper", _accept)
 for _name in gym.wrappers.__all__:
     if _name not in _NOT_FOR_TRAINING and _name != "vector":
         WRAPPERS.register(_name, f"gymnasium.wrappers:{_name}")
+WRAPPERS.register("SelectObservations", "rl_training.envs.select_observations:SelectObservations")
 
 
 def register_wrapper(name: str, wrapper: WrapperClass | str) -> None:

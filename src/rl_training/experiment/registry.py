@@ -114,6 +114,13 @@ _TABLE = (
     _dqn("qr_dqn", "QRDQN", "DQN over fixed quantiles of the return."),
     _dqn("rainbow", "Rainbow", "DQN with six extensions at once."),
     _own("ppo", "PPO", "ppo", "Proximal policy optimisation: the dependable default."),
+    _own(
+        "recurrent_ppo",
+        "RecurrentPPO",
+        "recurrent_ppo",
+        "PPO with an LSTM or GRU, for tasks that need a memory.",
+        tier="contrib",
+    ),
     _actor_critic("redq", "REDQ", "sac_variants", "SAC with an ensemble of critics, for many updates per step."),
     _actor_critic("sac", "SAC", "sac", "Soft actor-critic: continuous control with learned entropy."),
     _actor_critic("td3", "TD3", "td3", "Twin delayed DDPG: clipped double critics, smoothed targets."),

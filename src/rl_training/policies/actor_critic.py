@@ -105,12 +105,13 @@ class ActorCritic(Policy):
 
     reward_scaler: RewardScaler | None
 
-    def __init__(self, spec: PolicySpec) -> None:
+    def __init__(self, spec: PolicySpec, *, features: int | None = None) -> None:
+        """`features` are those that the bodies read, where something stands between encoder and bodies; else the encoder's."""
         super().__init__()
         config = spec.config
         self.reward_scaler = RewardScaler() if spec.normalize_rewards else None
         self.encoder = make_encoder(spec)
-        inputs = self.encoder.features
+        inputs = self.encoder.features if features is None else features
         self.actor_body = mlp(inputs, config.actor_sizes, None, config.activation)
         # None, not a second name for the same module: that would put every weight into the state dict twice.
         self.critic_body = None if config.shared else mlp(inputs, config.critic_sizes, None, config.activation)
@@ -126,6 +127,14 @@ class ActorCritic(Policy):
             orthogonal_init_(self.action_head, 0.01)
             orthogonal_init_(self.value_head, 1.0)
 
+    def actor_parts(self) -> list[nn.Module]:
+        """What the actor needs, besides the encoder."""
+        return [self.actor_body, self.action_head]
+
+    def critic_parts(self) -> list[nn.Module]:
+        """What only the critic needs."""
+        return [self.value_head] if self.critic_body is None else [self.value_head, self.critic_body]
+
     def distribution(self, obs: ObsTensor) -> Distribution:
         """Return the action distribution of a batch of raw observations."""
         return self.action_head(self.actor_body(self.encoder(obs)), self.encoder.action_mask(obs))
@@ -138,9 +147,16 @@ class ActorCritic(Policy):
     def forward(self, obs: ObsTensor) -> tuple[Distribution, Tensor]:
         """Return distribution and values (B,); encoder and a shared body run once."""
         encoded = self.encoder(obs)
-        features = self.actor_body(encoded)
-        value_features = features if self.critic_body is None else self.critic_body(encoded)
-        return self.action_head(features, self.encoder.action_mask(obs)), self.value_head(value_features).squeeze(-1)
+        return self._heads(encoded, encoded, self.encoder.action_mask(obs))
+
+    def _heads(
+        self, actor_features: Tensor, critic_features: Tensor, mask: Tensor | None
+    ) -> tuple[Distribution, Tensor]:
+        """Return distribution and values (...) from what the bodies read, (..., features); `mask` (..., n) says which
+        actions are valid."""
+        features = self.actor_body(actor_features)
+        value_features = features if self.critic_body is None else self.critic_body(critic_features)
+        return self.action_head(features, mask), self.value_head(value_features).squeeze(-1)
 
     def choose(self, obs: ObsTensor, generator: RandomSource, deterministic: bool) -> Tensor:
         distribution = self.distribution(obs)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.utils.errors import ConfigError
+
+ResultT = TypeVar("ResultT")
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
@@ -26,9 +28,9 @@ def activation_class(name: str) -> Callable[[], nn.Module]:
     return ACTIVATIONS[name]
 
 
-def in_float32(layer: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
-    """`layer(x, *args)` for a last layer, also behind layers that were computed in bfloat16: values and log-probabilities need
-    more than three digits."""
+def in_float32(layer: Callable[..., ResultT], x: Tensor, *args: Any) -> ResultT:
+    """`layer(x, *args)` for a last layer, or one with a memory, also behind layers that were computed in bfloat16: values,
+    log-probabilities and what is remembered need more than three digits."""
     if not torch.is_autocast_enabled(x.device.type):
         return layer(x, *args)
     with torch.autocast(x.device.type, enabled=False):

@@ -189,10 +189,11 @@ class RolloutCollector(Collector):
                 obs=obs,
                 actions=actions,
                 rewards=np.sign(record.rewards) if self.clip_rewards else record.rewards,
-                terminated=record.value_ends,
+                terminated=record.terminated,
                 truncated=record.truncated,
                 valid=record.valid,
                 next_obs=record.next_obs,
+                bootstrap_ends=record.bootstrap_ends,
             )
             obs = obs_to_torch(self.stepper.obs, self.device)
             timer.add("inference", acted - begin)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from rl_training.algorithms.on_policy import OnPolicyAlgorithm
 from rl_training.runtime.collector import RolloutCollector
 from rl_training.runtime.learner import Learned, Learner, LearnerSpec
@@ -61,14 +59,11 @@ class Overlap:
             report(self._learner.finish())
             self._waiting = self._sent = False
 
-    @torch.no_grad()
     def _complete(self) -> None:
         """Adds to a rollout what after the next update nobody could tell."""
         rollout = self._collector.buffer
-        with self._collector.timer.stage("inference"), self._algorithm.autocast():
-            distribution = self._algorithm.policy.distribution(rollout.flat_obs())
-        logprobs = distribution.log_prob(rollout.actions.flatten(0, 1))
-        rollout.logprobs, rollout.has_logprobs = logprobs.view(rollout.actions.shape[:2]), True
+        with self._collector.timer.stage("inference"):
+            rollout.logprobs, rollout.has_logprobs = self._algorithm.log_probs_of(rollout), True
 
     def state_dict(self) -> dict[str, Any] | None:
         """The rollout that waits."""

@@ -109,12 +109,19 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "backtrack_steps": (1,),
     "critic_epochs": (2,),
     "critic_minibatches": (2, 1),
+    # Memory
+    "core": ("gru",),
+    "core_size": (3,),
+    "core_layers": (2,),
+    "shared_core": (True,),
+    "sequence_length": (2,),
 }
 """Values to try for each key, whatever the algorithm; the first that is not the default."""
 
 PLAIN_VALUES = {"distribution": "none", "double": False}
 BACKTRACKING = {"target_kl": 0.02, "cg_damping": 1e-3}
 BESIDE: dict[str, dict[str, Any]] = {
+    "num_steps": {"sequence_length": 4},
     "tau": {"target_update_interval": 3},
     "buffer_size": {"learning_starts": 16},
     **dict.fromkeys(("munchausen", "munchausen_alpha", "munchausen_tau", "munchausen_clip"), PLAIN_VALUES),

@@ -10,7 +10,7 @@ import torch
 
 from helpers.rollouts import make_algorithm, make_rollout
 from rl_training.algorithms.a2c import A2CAlgorithm
-from rl_training.algorithms.on_policy import as_metrics, explained_variance, normalized
+from rl_training.algorithms.on_policy import as_metrics, explained_variance, masked_mean, normalized
 from rl_training.algorithms.ppo import PPOAlgorithm
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.utils.trees import differing_paths
@@ -173,6 +173,20 @@ def test_normalized_by_hand() -> None:
     assert normalized(torch.tensor([1.0, 2.0, 3.0])).tolist() == pytest.approx([-1.0, 0.0, 1.0])
     assert normalized(torch.tensor([7.0])).tolist() == [7.0]
     assert normalized(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
+
+
+def test_means_over_what_counts_by_hand() -> None:
+    numbers, valid = torch.tensor([[1.0, 50.0], [3.0, 8.0]]), torch.tensor([[True, False], [True, True]])
+    assert masked_mean(numbers, valid).item() == 4.0
+    assert masked_mean(numbers, None).item() == 15.5
+    assert masked_mean(torch.tensor([1.0, float("nan")]), torch.tensor([True, False])).item() == 1.0
+    assert masked_mean(numbers, torch.zeros(2, 2, dtype=torch.bool)).item() == 0.0
+    # 1, 3 and 8 have the mean 4 and deviations −3, −1, 4: their variance is (9 + 1 + 16) / 2.
+    found = normalized(numbers, valid)
+    assert found[valid].tolist() == pytest.approx([-3 / 13**0.5, -1 / 13**0.5, 4 / 13**0.5])
+    assert found[valid].tolist() == pytest.approx(normalized(numbers[valid]).tolist())
+    assert normalized(numbers, torch.tensor([[False, False], [True, False]]))[1, 0].item() == 3.0, "a single one stays"
+    assert normalized(torch.tensor([2.0, 2.0, 9.0]), torch.tensor([True, True, False])).tolist()[:2] == [0.0, 0.0]
 
 
 def test_settings_become_metrics() -> None:

@@ -81,6 +81,39 @@ def test_the_loss_is_the_weighted_sum_of_its_terms() -> None:
     assert result["loss"].item() == pytest.approx(-2.0 - 0.25 * 1.0 + 0.5 * (0.5 * 2.0))
 
 
+def test_every_mean_is_over_the_steps_that_count() -> None:
+    columns = {
+        "logprobs": [math.log(1.5), math.log(0.9), 5.0],
+        "advantages": [1.0, 2.0, 1e6],
+        "returns": [3.0, 1.0, 1e6],
+        "values": [0.0, 2.0, 0.0],
+        "new_values": [1.0, 2.0, -1e6],
+        "entropy": [0.5, 1.5, 1e6],
+    }
+    batch = {**_minibatch(**columns), "valid": torch.tensor([True, True, False])}
+    result = ppo_loss(batch, clip_coef=0.2, ent_coef=0.1, vf_coef=0.5, clip_value_loss=True)
+    # By hand: min(1.5, 1.2) · 1 and 0.9 · 2; clipped value 0.2 with the error 7.84, and an error of 1; entropies 0.5 and 1.5.
+    assert result["policy_loss"].item() == pytest.approx(-(1.2 + 1.8) / 2)
+    assert result["value_loss"].item() == pytest.approx(0.5 * (7.84 + 1) / 2)
+    assert result["entropy_loss"].item() == pytest.approx(1.0)
+    kl = ((0.5 - math.log(1.5)) + (-0.1 - math.log(0.9))) / 2
+    assert result["approx_kl"].item() == pytest.approx(kl, abs=1e-6)
+    assert result["clip_fraction"].item() == pytest.approx(0.5)
+    result["loss"].backward()
+    for name in ("logprobs", "new_values", "entropy"):
+        gradient = batch[name].grad
+        assert gradient is not None and gradient[2] == 0 and (gradient[:2] != 0).any(), name
+    two = ppo_loss(
+        {name: value[:2] for name, value in batch.items() if name != "valid"},
+        clip_coef=0.2,
+        ent_coef=0.1,
+        vf_coef=0.5,
+        clip_value_loss=True,
+    )
+    for name, value in two.items():
+        assert result[name].item() == pytest.approx(value.item()), f"{name} as if the third step were not there"
+
+
 @pytest.mark.parametrize("progress, share", [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0)])
 def test_schedules_at_a_given_progress(progress: float, share: float) -> None:
     algorithm = make_algorithm(

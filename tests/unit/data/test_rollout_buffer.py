@@ -234,3 +234,61 @@ def test_a_collected_rollout_comes_back_from_its_state() -> None:
     assert final_obs["x"].tolist() == [[7.0]] and index.tolist() == [2]
     with pytest.raises(ValueError, match="a rollout holds"):
         RolloutBuffer(3, 2, {"x": (1,)}, (), action_dtype=torch.int64).load_state_dict(state)
+
+
+def _numbered(num_steps: int = 5, **flags: Any) -> RolloutBuffer:
+    """Two environments; step t of environment n is everywhere the number 10 t + n."""
+    buffer = RolloutBuffer(num_steps, N, (1,), ())
+    flags = {name: rows[:num_steps] for name, rows in flags.items()}
+    _fill(buffer, **flags)
+    numbers = torch.tensor([[10.0 * t + n for n in range(N)] for t in range(num_steps + 1)])
+    buffer.actions = buffer.logprobs = buffer.values = buffer.advantages = buffer.returns = numbers[:-1]
+    buffer.states = {"h": numbers.unsqueeze(-1)}
+    return buffer
+
+
+def test_a_policy_starts_anew_after_ends_and_after_steps_that_were_not_its_own() -> None:
+    buffer = _buffer(
+        terminated=[[0, 0], [1, 0], [0, 0], [1, 1]],
+        truncated=[[0, 1], [0, 0], [0, 0], [0, 0]],
+        valid=[[1, 1], [1, 0], [1, 1], [1, 1]],
+    )
+    assert buffer.ended().int().tolist() == [[0, 1], [1, 1], [0, 0], [1, 1]]
+    assert buffer.starts().int().tolist() == [[0, 0], [0, 1], [1, 1], [0, 0]], "the first one has its initial state"
+
+
+def test_sequences_are_whole_in_order_and_filled_up() -> None:
+    buffer = _numbered(5, terminated=[[0, 0], [1, 0], [0, 0], [0, 0], [0, 0]], valid=[[1, 1]] * 3 + [[1, 0], [1, 1]])
+    (batch,) = buffer.sequences(2, 1, torch.Generator().manual_seed(0))
+    columns = {int(column[0]): index for index, column in enumerate(batch.actions.unbind(1))}
+    assert sorted(columns) == [0, 1, 20, 21, 40, 41]
+    for first, index in columns.items():
+        real = first < 40
+        assert batch.actions[:, index].tolist() == [first, first + 10 if real else first]
+        assert batch.obs.squeeze(-1)[:, index].tolist() == batch.actions[:, index].tolist()
+        assert torch.equal(batch.returns, batch.actions) and torch.equal(batch.logprobs, batch.actions)
+        assert batch.state["h"][index].tolist() == [first], "what was remembered where the sequence begins"
+        assert batch.valid is not None
+        assert batch.valid[:, index].tolist() == ([True, first != 21] if real else [True, False])
+        # Step 1 of the first ended, and step 3 of the other was not the policy's.
+        assert batch.starts[0, index].item() == (first in (20, 41)) and not (real and batch.starts[1, index])
+
+
+@pytest.mark.parametrize("count, sizes", [(1, [6]), (2, [3, 3]), (4, [1, 2, 1, 2])])
+def test_an_epoch_covers_each_sequence_exactly_once(count: int, sizes: list[int]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    epochs = []
+    for _ in range(2):
+        parts = list(_numbered().sequences(2, count, generator))
+        assert [part.actions.shape[1] for part in parts] == sizes
+        epochs.append(torch.cat([part.actions[0] for part in parts]).tolist())
+        assert sorted(epochs[-1]) == [0, 1, 20, 21, 40, 41]
+        valid = torch.cat([part.actions[part.valid] for part in parts])
+        assert sorted(valid.tolist()) == sorted(_numbered().actions.flatten().tolist())
+    assert epochs[0] != epochs[1]
+
+
+def test_a_whole_rollout_is_one_sequence_of_each_environment() -> None:
+    (batch,) = _numbered().sequences(5, 1, torch.Generator().manual_seed(0))
+    assert batch.actions.shape == (5, 2) and batch.valid is not None and batch.valid.all()
+    assert sorted(batch.state["h"].flatten().tolist()) == [0, 1]

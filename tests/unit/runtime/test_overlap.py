@@ -16,6 +16,7 @@ from helpers.envs import ConstantRewardEnv, RandomWalkEnv
 from helpers.tools import through_codec
 from rl_training import A2C, PPO
 from rl_training.algorithms.exploration import SamplingExplorer
+from rl_training.contrib import RecurrentPPO
 from rl_training.experiment import registry
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import complete_config
@@ -110,7 +111,7 @@ def test_two_processes_compute_what_one_would(cls: Any) -> None:
     assert differing_paths(expected, actual) == []
 
 
-@pytest.mark.parametrize("cls", [PPO, A2C])
+@pytest.mark.parametrize("cls", [PPO, A2C, RecurrentPPO])
 @pytest.mark.parametrize("env", [{"autoreset": "next_step"}, {"backend": "native"}, {"backend": "tensor"}])
 def test_a_split_run_equals_the_whole_run(cls: Any, env: dict[str, Any]) -> None:
     settings: dict[str, Any] = {

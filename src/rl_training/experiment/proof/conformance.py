@@ -22,7 +22,7 @@ from rl_training.envs.builtin.synthetic import (
     UNSUPPORTED_ACTION_SPACES,
     UNSUPPORTED_OBSERVATION_SPACES,
 )
-from rl_training.execution.batches import count_of
+from rl_training.execution.batches import count_of, mapped, tensors_of
 from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.codec import decode, encode
 from rl_training.experiment.checkpoint.snapshot import RESUME_IGNORES, config_of, restore, spaces_of
@@ -30,6 +30,7 @@ from rl_training.experiment.checkpoint.store import read_checkpoint, write_check
 from rl_training.experiment.proof.bench import Bench, ConformanceError, require, snapshot
 from rl_training.experiment.run.build import build_algorithm, complete_config
 from rl_training.experiment.run.device import select_device
+from rl_training.policies.policy import ActingState, restarted
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.utils.coerce import did_you_mean
 from rl_training.utils.errors import SpaceError, UserError
@@ -38,6 +39,9 @@ from rl_training.utils.spaces import space_name
 from rl_training.utils.trees import differing_paths
 
 DEFAULT_TIMESTEPS = 520
+
+ACTING_STEPS = 5
+"""Steps that a policy acts for where its actions are compared: what it remembers must have had its effect."""
 
 FEW_STEPS, OFTEN = 80, 8
 """Environment steps of the runs that are compared with eager ones, and recordings of one function that are too many in them."""
@@ -100,7 +104,8 @@ def check_algorithm(
     the checks to run, all by default. The global random generators are left as they were. The checks:
 
     - same_seed: two runs with one seed end in the same state, whatever the global generators do; another seed does not.
-    - save_load: a policy read back from disk acts the same, deterministically and by samples.
+    - save_load: a policy read back from disk acts the same, deterministically and by samples, over several steps.
+    - memory: what a policy remembers of one environment depends on no other, and it acts on what it is given back.
     - split_run: a run stopped half-way, saved, built anew and resumed ends bit for bit like one never stopped.
     - state_tree: the whole state comes through the checkpoint format exactly.
     - evaluation: evaluating during training changes nothing in it.
@@ -114,6 +119,7 @@ def check_algorithm(
     checks: dict[str, Callable[[], None]] = {
         "same_seed": lambda: _check_same_seed(bench),
         "save_load": lambda: _check_save_load(bench),
+        "memory": lambda: _check_memory(bench),
         "split_run": lambda: _check_split_run(bench),
         "state_tree": lambda: _check_state_tree(bench),
         "evaluation": lambda: _check_evaluation(bench),
@@ -169,9 +175,36 @@ def _check_save_load(bench: Bench) -> None:
         _require_same(trained.policy.state_dict(), loaded.policy.state_dict(), "loaded weights differ")
         obs = obs_to_torch(bench.observations(), bench.device)
         for deterministic in (True, False):
-            actions = [_act(algorithm, obs, deterministic) for algorithm in (trained, loaded)]
+            ours, theirs = (_acts(algorithm, obs, deterministic) for algorithm in (trained, loaded))
             kind = "deterministic" if deterministic else "sampled"
-            _require_same(actions[0], actions[1], f"{kind} actions of the loaded policy differ")
+            for number, (one, other) in enumerate(zip(ours, theirs)):
+                _require_same(
+                    one, other, f"{kind} actions of the loaded policy, or what it remembers, differ at step {number}"
+                )
+
+
+def _check_memory(bench: Bench) -> None:
+    """Passes for a policy without a memory, which returns None for it."""
+    with bench.session() as session:
+        session.train()
+        algorithm, obs = session.algorithm, obs_to_torch(bench.observations(), bench.device)
+    count = count_of(obs)
+    if algorithm.policy.initial_state(count) is None:
+        require(all(state is None for _, state in _acts(algorithm, obs, True)), "begins with no memory and returns one")
+        return
+    straight, again = (_acts(algorithm, obs, True) for _ in range(2))
+    _require_same(
+        straight, again, "acts otherwise when it is given the same states again: it remembers something elsewhere"
+    )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(5)).to(bench.device)
+    mixed = _acts(algorithm, mapped(lambda rows: rows[order], obs), True, order=order)
+    for (_, state), (_, other) in zip(straight, mixed):
+        for one, its in zip(tensors_of(state), tensors_of(other), strict=True):
+            require(
+                len(one) == count, f"remembers a tensor {tuple(one.shape)}, whose rows are not the {count} environments"
+            )
+            near = torch.allclose(one[order].double(), its.double(), rtol=1e-4, atol=1e-4, equal_nan=True)
+            require(near, "what it remembers of one environment depends on its place among the others")
 
 
 def _check_split_run(bench: Bench) -> None:
@@ -293,12 +326,23 @@ def _require_refusal(bench: Bench, observed: spaces.Space[Any], acted: spaces.Sp
         raise ConformanceError(f"accepts {what}, which it does not declare or cannot handle")
 
 
-def _act(algorithm: Algorithm[Any, Any], obs: Any, deterministic: bool) -> Tensor:
+def _acts(
+    algorithm: Algorithm[Any, Any], obs: Any, deterministic: bool, order: Tensor | None = None
+) -> list[tuple[Tensor, ActingState]]:
+    """Actions and what is remembered over several steps; in the middle every other episode ends. `order` says how the rows of the
+    observations were put in another order, so that the same episodes end."""
     policy: Any = algorithm.policy
     policy.train(False)
-    generator = torch.Generator(algorithm.device).manual_seed(11)
-    actions, _ = policy.act(obs, policy.initial_state(count_of(obs)), generator=generator, deterministic=deterministic)
-    return actions
+    generator, count = torch.Generator(algorithm.device).manual_seed(11), count_of(obs)
+    initial = state = policy.initial_state(count)
+    ended = torch.arange(count, device=algorithm.device) % 2 == 0
+    found = []
+    for step in range(ACTING_STEPS):
+        actions, state = policy.act(obs, state, generator=generator, deterministic=deterministic)
+        found.append((actions, state))
+        if step == ACTING_STEPS // 2:
+            state = restarted(state, initial, ended if order is None else ended[order])
+    return found
 
 
 @contextmanager
