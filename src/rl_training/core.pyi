@@ -35,6 +35,7 @@ class LoadSettings(TypedDict, total=False):
     checkpoint: CheckpointConfig | Mapping[str, Any]
     logging: LoggingConfig | Mapping[str, Any]
     stopping: StoppingConfig | Mapping[str, Any]
+    video: VideoConfig | Mapping[str, Any]
     hyperparams: Mapping[str, Any]
 
 class Settings(LoadSettings, total=False):

@@ -39,7 +39,7 @@ from rl_training.experiment.checkpoint.snapshot import (
 )
 from rl_training.experiment.checkpoint.store import Checkpoint, write_checkpoint
 from rl_training.experiment.config.loader import resolve
-from rl_training.experiment.config.train_config import TrainConfig, VideoConfig
+from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.build import build_algorithm, complete_config
 from rl_training.experiment.run.device import select_device
 from rl_training.experiment.run.env_source import NO_ENV, EnvSource, check_fits
@@ -168,6 +168,8 @@ class Agent:
             self._session.extend(self.config, callbacks)
             return self._session
         check_buffers(self.config, self._hyperparams, self._spaces, self._device)
+        if self._write_run:
+            self._env_source.check_video(self.config)
         session = TrainingSession(
             self.config,
             self.algorithm,
@@ -390,12 +392,8 @@ class Agent:
         source = EnvSource(dataset=env) if isinstance(env, TransitionDataset) else EnvSource(env)
         saved = config_of(checkpoint, cls.algo)
         config = with_settings(source.adopted(saved), cls.algo, settings)
-        if settings.get("output_dir") is None:
-            if config.video.every > 0 and "video" in settings:
-                raise ConfigError(_NO_FOLDER)
-            config = dataclasses.replace(
-                config, video=VideoConfig()
-            )  # the run's, in whose folder this agent does not write
+        if "video" in settings and config.video.every > 0 and settings.get("output_dir") is None:
+            raise ConfigError(_NO_FOLDER)
         if isinstance(env, str) and env != saved.env_id:
             forget_envs(checkpoint)  # another task, which begins with fresh episodes
         source.check(config)

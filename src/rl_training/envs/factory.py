@@ -111,8 +111,10 @@ class EnvFactory:
         if self.custom is None:
             kwargs = _drawn(self.env_id, self.kwargs) if self.film else self.kwargs
             return _make_by_id(self.env_id, self.max_episode_steps, kwargs)
-        takes_mode = self.film and "render_mode" in (_accepted(self.custom) or ())
-        env = _make_custom(self.env_id, functools.partial(self.custom, render_mode=RGB) if takes_mode else self.custom)
+        make: Callable[..., gym.Env[Any, Any]] = self.custom
+        if self.film and "render_mode" in (_accepted(make) or ()):
+            make = functools.partial(make, render_mode=RGB)
+        env = _make_custom(self.env_id, make)
         return env if self.max_episode_steps is None else TimeLimit(env, self.max_episode_steps)
 
     def numbered(self, count: int) -> list[EnvFactory]:

@@ -29,7 +29,11 @@ MAX_SIDE = {".mp4": 1280, ".gif": 960}
 GIF_FPS = 50
 """Browsers play a .gif that asks for more at a tenth of that."""
 _PACKAGES = {"av": "av", "PIL": "pillow"}
-_OPTIONS = {"crf": "23", "preset": "veryfast", "threads": "1"}  # one thread: training has the others, and bytes repeat
+_OPTIONS: dict[str, object] = {
+    "crf": "23",
+    "preset": "veryfast",
+    "threads": "1",
+}  # one thread: training has the others, and bytes repeat
 
 
 def require_encoder() -> None:
@@ -126,13 +130,13 @@ class VideoFile:
             self._stream.pix_fmt = "rgb8"
             return
         self._stream.pix_fmt = "yuv420p"  # what every browser decodes
-        self._stream.options = _OPTIONS
+        self._stream.options = {**_OPTIONS}
         context = self._stream.codec_context
         context.colorspace = context.color_primaries = context.color_trc = 1  # BT.709
         context.color_range = 1
 
     def _scaled(self, picture: AvFrame, pixels: str) -> AvFrame:
-        colours = {"dst_colorspace": "ITU709", "dst_color_range": "MPEG"} if pixels == "yuv420p" else {}
+        colours: dict[str, Any] = {"dst_colorspace": "ITU709", "dst_color_range": "MPEG"} if pixels == "yuv420p" else {}
         return self._reformatter.reformat(picture, self._stream.width, self._stream.height, pixels, **colours)
 
     def _palette(self, picture: AvFrame) -> AvFrame:

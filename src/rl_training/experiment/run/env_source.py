@@ -115,8 +115,6 @@ class EnvSource:
             raise ConfigError(f"{config.algo} learns from a dataset and was given none: hand one over in Python.")
         if self.dataset is not None and not offline:
             raise ConfigError(f"{config.algo} learns from environments, not from a dataset: give an id or a callable.")
-        if config.video.every > 0:
-            check_filming(self.evaluation_envs(config, film=True))  # a mistake is said here, before anything is written
         if offline:
             return None
         self.check(config)
@@ -158,6 +156,11 @@ class EnvSource:
         if config.evaluation.wrappers is not None and not itself:
             _check_same_spaces(EnvFactory.of(config, custom)(), EnvFactory.of(settings, custom)())
         return lambda count: make_vector_env(settings, count, custom=custom, film=film)
+
+    def check_video(self, config: TrainConfig) -> None:
+        """Refuses a config whose videos cannot be recorded here; to be asked before anything is written."""
+        if config.video.every > 0:
+            check_filming(self.evaluation_envs(config, film=True))
 
     def goal_rules(self, config: TrainConfig) -> GoalRules:
         """The rules of an environment with goals, asked of one more environment in this process."""
