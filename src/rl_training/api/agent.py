@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
@@ -20,6 +19,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.off_policy import BatchAlgorithm
 from rl_training.api.mistakes import missing_environment, named_mistakes, refuse_policy_name, unknown_attribute
 from rl_training.api.observations import as_batch
+from rl_training.api.playing import evaluator_in
 from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sources import TransitionDataset
@@ -52,7 +52,7 @@ from rl_training.policies.policy import ActingState, Policy, restarted
 from rl_training.runtime.callbacks import Callback, checked_callbacks
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
-from rl_training.runtime.video import MAX_VIEWS, Film, Recording
+from rl_training.runtime.video import Film, Recording
 from rl_training.utils.errors import ConfigError, UserError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
@@ -246,42 +246,14 @@ class Agent:
             warnings.warn(recording.note, stacklevel=3)
         return recording
 
-    @contextmanager
     def _evaluator(
         self, num_episodes: int, env: EnvLike | None, num_envs: int | None, seed: int | None, *, film: bool = False
-    ) -> Iterator[Evaluator]:
-        source, config = self._env_source, self.config
-        if env is not None:
-            source = EnvSource(env)
-            config = source.adopted(config)
-        if num_envs is None:
-            num_envs = 1 if isinstance(env, gym.Env) else getattr(env, "num_envs", 5)
-        if num_episodes < 1 or num_envs < 1:
-            raise UserError(f"num_episodes and num_envs must be at least 1, got {num_episodes} and {num_envs}")
-        if film and num_envs > MAX_VIEWS:
-            raise UserError(f"a video shows at most {MAX_VIEWS} environments side by side, got num_envs={num_envs}")
-        if isinstance(env, VectorEnv) and num_envs != env.num_envs:
-            raise UserError(f"num_envs is {num_envs}, but the vector environment has {env.num_envs}: leave it out.")
-        given = isinstance(env, gym.Env | VectorEnv)
-        make = source.evaluation_envs(config, itself=given, film=film)
-
-        def fitting(count: int) -> VectorEnv[Any, Any, Any]:
-            envs = make(count)
-            self._check_fits(Spaces.of(envs), config.env_id)
-            return envs
-
-        evaluator = Evaluator(
-            fitting,
-            num_envs=num_envs,
-            seed=derive_seed(self.config.seed if seed is None else seed, "evaluate"),
-            device=self._device,
-            max_episode_steps=self.config.evaluation.max_episode_steps,
+    ) -> AbstractContextManager[Evaluator]:
+        config, source = self.config, self._env_source
+        seed = derive_seed(config.seed if seed is None else seed, "evaluate")
+        return evaluator_in(
+            env, source, config, num_episodes, num_envs, seed, self._device, fits=self._check_fits, film=film
         )
-        try:
-            yield evaluator
-        finally:
-            if not given:
-                evaluator.close()
 
     @property
     def replay_buffer(self) -> ReplayBuffer:
