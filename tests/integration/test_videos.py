@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
+from helpers.envs import CounterEnv
 from helpers.videos import decoded
 from rl_training import PPO, TrainConfig
 from rl_training.cli.main import main
@@ -74,20 +76,26 @@ def test_the_videos_show_complete_episodes(tmp_path: Path) -> None:
         assert (video.codec, video.fps) == ("h264", 50)
 
 
-def test_a_killed_run_makes_up_its_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+KILLED = """
+import os, signal, sys
+from rl_training.config import load_config
+from rl_training.experiment.run.runner import start_run
+from rl_training.utils.video_file import VideoFile
+real = VideoFile.write
+def dies(self, frame):
+    real(self, frame)
+    if "192" in self.path.name and self.frames == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+VideoFile.write = dies
+start_run(load_config(sys.argv[1]))
+"""
+
+
+def test_a_killed_run_makes_up_its_videos(tmp_path: Path) -> None:
     whole = start_run(config(tmp_path / "whole")).run_dir
-    real = video_module.VideoFile.write
-
-    def dies(self: Any, frame: Any) -> None:
-        real(self, frame)
-        if "192" in self.path.name and self.frames == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if (child := os.fork()) == 0:
-        monkeypatch.setattr(video_module.VideoFile, "write", dies)
-        start_run(config(tmp_path / "killed"))
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    (tmp_path / "killed.yaml").write_text(config(tmp_path / "killed").to_yaml())
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed.yaml")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     (killed,) = (tmp_path / "killed").iterdir()
     left = sorted(path.name for path in (killed / "videos").iterdir())
     assert len(left) == 3 and left[0].startswith(".tmp-step_000000192.mp4-"), "no broken file has the video's name"
@@ -174,8 +182,14 @@ def test_without_a_folder_videos_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_cannot_be_recorded_writes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="render"):
-        start_run(config(tmp_path / "runs", env_id="GymV21Environment-v0"))
+    gym.register("NotDrawn-v0", CounterEnv, kwargs={"script": ((3, "terminated"),)})
+    try:
+        with pytest.raises(
+            UserError, match=r"'NotDrawn-v0' cannot be drawn: NotImplementedError.*\nIt has no render\(\)"
+        ):
+            start_run(config(tmp_path / "runs", env_id="NotDrawn-v0", env={}))
+    finally:
+        del gym.registry["NotDrawn-v0"]
     assert not (tmp_path / "runs").exists()
 
 

@@ -96,6 +96,8 @@ def _way_out(env: gym.Env[Any, Any], error: BaseException) -> str:
         return (
             "MuJoCo draws with OpenGL; without a screen, say how before the program starts: MUJOCO_GL=egl (or osmesa)."
         )
+    if isinstance(error, NotImplementedError):
+        return f"It has no render() for the render_mode {RGB!r}: write one that returns (height, width, 3) of uint8."
     if isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return 'Most environments draw with pygame: pip install "axiomrl[video]"'
     return 'The error is its own; try it alone: gym.make(ID, render_mode="rgb_array"), reset() and render().'
