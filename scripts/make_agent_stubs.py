@@ -35,6 +35,7 @@ from rl_training.config import (
     PolicyConfig,
     StoppingConfig,
     TrainConfig,
+    VideoConfig,
 )
 from rl_training.envs.factory import EnvLike
 from rl_training.utils.schedules import Schedule

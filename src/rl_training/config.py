@@ -7,4 +7,5 @@ from rl_training.experiment.config.train_config import EvaluationConfig as Evalu
 from rl_training.experiment.config.train_config import LoggingConfig as LoggingConfig
 from rl_training.experiment.config.train_config import StoppingConfig as StoppingConfig
 from rl_training.experiment.config.train_config import TrainConfig as TrainConfig
+from rl_training.experiment.config.train_config import VideoConfig as VideoConfig
 from rl_training.policies.policy_config import PolicyConfig as PolicyConfig

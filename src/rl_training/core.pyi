@@ -13,6 +13,7 @@ from rl_training.config import (
     PolicyConfig,
     StoppingConfig,
     TrainConfig,
+    VideoConfig,
 )
 from rl_training.envs.factory import EnvLike
 from rl_training.utils.schedules import Schedule
@@ -35,6 +36,7 @@ class LoadSettings(TypedDict, total=False):
     checkpoint: CheckpointConfig | Mapping[str, Any]
     logging: LoggingConfig | Mapping[str, Any]
     stopping: StoppingConfig | Mapping[str, Any]
+    video: VideoConfig | Mapping[str, Any]
     hyperparams: Mapping[str, Any]
 
 class Settings(LoadSettings, total=False):

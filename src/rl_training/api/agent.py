@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
@@ -19,6 +19,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.off_policy import BatchAlgorithm
 from rl_training.api.mistakes import missing_environment, named_mistakes, refuse_policy_name, unknown_attribute
 from rl_training.api.observations import as_batch
+from rl_training.api.playing import evaluator_in
 from rl_training.api.settings import SettingsSignature, config_for, hyperparameters, with_settings
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sources import TransitionDataset
@@ -51,9 +52,15 @@ from rl_training.policies.policy import ActingState, Policy, restarted
 from rl_training.runtime.callbacks import Callback, checked_callbacks
 from rl_training.runtime.collector import obs_to_torch
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
+from rl_training.runtime.video import Film, Recording
 from rl_training.utils.errors import ConfigError, UserError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter
+from rl_training.utils.video_file import check_video_path, require_encoder
+
+_NO_FOLDER = (
+    "videos go to a run's folder, and nothing is written without one: name it with output_dir='runs', or use record()."
+)
 
 
 class Agent:
@@ -97,6 +104,8 @@ class Agent:
             source = EnvSource(named, dataset)
             config = config_for(self.algo, source, settings)
             write_run = settings.get("output_dir") is not None
+        if config.video.every > 0 and not write_run:
+            raise ConfigError(_NO_FOLDER)
         self._setup(config, source, write_run=write_run)
         self._envs = source.training_envs(self.config)
         self._build(Spaces.of(source.dataset if self._envs is None else self._envs))
@@ -159,6 +168,8 @@ class Agent:
             self._session.extend(self.config, callbacks)
             return self._session
         check_buffers(self.config, self._hyperparams, self._spaces, self._device)
+        if self._write_run:
+            self._env_source.check_video(self.config)
         session = TrainingSession(
             self.config,
             self.algorithm,
@@ -200,36 +211,49 @@ class Agent:
         `env` is another environment with the same spaces: an id, a callable, an env or a vector env. An object is itself played
         in, and left open. `num_envs` environments play side by side, 5 by default and 1 for an env object.
         """
-        source, config = self._env_source, self.config
-        if env is not None:
-            source = EnvSource(env)
-            config = source.adopted(config)
-        if num_envs is None:
-            num_envs = 1 if isinstance(env, gym.Env) else getattr(env, "num_envs", 5)
-        if num_episodes < 1 or num_envs < 1:
-            raise UserError(f"num_episodes and num_envs must be at least 1, got {num_episodes} and {num_envs}")
-        if isinstance(env, VectorEnv) and num_envs != env.num_envs:
-            raise UserError(f"num_envs is {num_envs}, but the vector environment has {env.num_envs}: leave it out.")
-        given = isinstance(env, gym.Env | VectorEnv)
-        make = source.evaluation_envs(config, itself=given)
-
-        def fitting(count: int) -> VectorEnv[Any, Any, Any]:
-            envs = make(count)
-            self._check_fits(Spaces.of(envs), config.env_id)
-            return envs
-
-        evaluator = Evaluator(
-            fitting,
-            num_envs=num_envs,
-            seed=derive_seed(self.config.seed if seed is None else seed, "evaluate"),
-            device=self._device,
-            max_episode_steps=self.config.evaluation.max_episode_steps,
-        )
-        try:
+        with self._evaluator(num_episodes, env, num_envs, seed) as evaluator:
             return evaluator.evaluate(self.policy, num_episodes, deterministic=deterministic)
-        finally:
-            if not given:
-                evaluator.close()
+
+    @named_mistakes
+    def record(
+        self,
+        path: str | Path,
+        num_episodes: int = 4,
+        *,
+        env: EnvLike | None = None,
+        deterministic: bool = True,
+        num_envs: int | None = None,
+        seed: int | None = None,
+        max_seconds: float = 120.0,
+    ) -> Recording:
+        """Plays the episodes of `evaluate` in environments that are drawn, and writes a video (.mp4 or .gif) of them side by side.
+
+        `num_envs`, at most 9, are the views; one whose episodes are over keeps its last picture, dimmed. The video is cut after
+        `max_seconds`, with a warning; the result is of complete episodes. Needs `pip install "axiomrl[video]"`.
+        """
+        path = Path(path).expanduser()
+        require_encoder()
+        check_video_path(path, "another path")
+        if not max_seconds > 0:
+            raise UserError(f"max_seconds must be above 0, got {max_seconds:g}")
+        with (
+            self._evaluator(num_episodes, env, num_envs, seed, film=True) as evaluator,
+            Film(path, max_seconds=max_seconds) as film,
+        ):
+            result = evaluator.evaluate(self.policy, num_episodes, deterministic=deterministic, watch=film)
+        recording = film.recording(result)
+        if recording.note is not None:
+            warnings.warn(recording.note, stacklevel=3)
+        return recording
+
+    def _evaluator(
+        self, num_episodes: int, env: EnvLike | None, num_envs: int | None, seed: int | None, *, film: bool = False
+    ) -> AbstractContextManager[Evaluator]:
+        config, source = self.config, self._env_source
+        seed = derive_seed(config.seed if seed is None else seed, "evaluate")
+        return evaluator_in(
+            env, source, config, num_episodes, num_envs, seed, self._device, fits=self._check_fits, film=film
+        )
 
     @property
     def replay_buffer(self) -> ReplayBuffer:
@@ -351,6 +375,8 @@ class Agent:
         source = EnvSource(dataset=env) if isinstance(env, TransitionDataset) else EnvSource(env)
         saved = config_of(checkpoint, cls.algo)
         config = with_settings(source.adopted(saved), cls.algo, settings)
+        if "video" in settings and config.video.every > 0 and settings.get("output_dir") is None:
+            raise ConfigError(_NO_FOLDER)
         if isinstance(env, str) and env != saved.env_id:
             forget_envs(checkpoint)  # another task, which begins with fresh episodes
         source.check(config)

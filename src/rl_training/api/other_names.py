@@ -119,7 +119,7 @@ NAMES: dict[Where, tuple[Row, ...]] = {
         Row("torch_deterministic", "left out: a seeded run always repeats bit for bit"),
         Row("cuda", "`device='cuda'`"),
         Row("track", "`output_dir='runs'`; TensorBoard's files can be synchronised by other tools"),
-        Row("capture_video", "not there: wrap the environment, e.g. in Gymnasium's `RecordVideo`"),
+        Row("capture_video", "`video={'every': 50_000}` with `output_dir='runs'`"),
         Row("_init_setup_model", "left out"),
     ),
     "learn": (
@@ -143,7 +143,7 @@ NAMES: dict[Where, tuple[Row, ...]] = {
         Row("model", "the agent whose method it is: `agent.evaluate()`"),
         Row("return_episode_rewards", "left out: the result has `returns` and `lengths` of every episode"),
         Row("reward_threshold", "`stopping={'reward': 475}` of the constructor"),
-        Row("render", "left out: give an environment that renders, `evaluate(env=gym.make(ID, render_mode='human'))`"),
+        Row("render", "`agent.record('out.mp4')`, or `evaluate(env=gym.make(ID, render_mode='human'))`"),
         Row("warn", "left out"),
     ),
     "predict": (

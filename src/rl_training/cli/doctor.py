@@ -21,7 +21,7 @@ from rl_training.utils.system import cpu_name
 from rl_training.version import __version__
 
 # Extra -> the module that shows it is installed.
-EXTRAS = {"mujoco": "mujoco", "box2d": "Box2D", "atari": "ale_py", "dev": "pytest"}
+EXTRAS = {"mujoco": "mujoco", "box2d": "Box2D", "atari": "ale_py", "video": "av", "dev": "pytest"}
 REQUIRED = ("torch", "gymnasium", "numpy", "pyyaml", "tyro", "rich", "tensorboard", "safetensors")
 MIN_SHARED_MEMORY = 64 * 2**20
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from rl_training.cli.options import (
+    NUMBER,
+    PATH,
     WHOLE,
     EnvId,
     Flag,
@@ -24,6 +27,10 @@ from rl_training.cli.options import (
     print_notes,
 )
 from rl_training.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.api.agent import Agent
+    from rl_training.runtime.evaluator import EvaluationResult
 
 
 @dataclass
@@ -43,6 +50,10 @@ class Command:
     """Seed of the evaluation episodes; the run's seed by default."""
     env: EnvId = None
     """Another environment with the same spaces, e.g. a harder one; the run's own by default."""
+    video: Annotated[Path | None, PATH, arg("FILE")] = None
+    """Record the episodes, up to five side by side, to this .mp4 or .gif; --episodes 1 is a single view."""
+    video_seconds: Annotated[float | None, NUMBER, arg("SECONDS")] = None
+    """Cut the video after so many seconds, by default 120; the evaluation goes on."""
     import_modules: ImportModules = ()
 
     def run(self) -> int:
@@ -52,18 +63,41 @@ class Command:
 
         if self.seed is not None and not 0 <= self.seed < 2**32:
             raise UserError(f"--seed must be from 0 to {2**32 - 1}, got {self.seed}")
+        if self.video is not None:
+            from rl_training.utils.video_file import check_video_path, require_encoder
+
+            require_encoder()
+            check_video_path(self.video)
+        elif self.video_seconds is not None:
+            raise UserError("--video-seconds needs a video: --video FILE.mp4")
         import_modules(self.import_modules)
         checkpoint, notes = open_checkpoint(self.path, best=self.best)
         print_notes(notes)
         agent = agent_of(checkpoint)
         with env_can_be_named(self.env):
-            result = agent.evaluate(self.episodes, env=self.env, deterministic=not self.stochastic, seed=self.seed)
+            result, video = self._play(agent)
         env_id = self.env or agent.config.env_id
         if self.output.json:
-            print_json({"checkpoint": str(checkpoint.path), "env_id": env_id, **result.to_dict()})
+            print_json({"checkpoint": str(checkpoint.path), "env_id": env_id, **result.to_dict(), **video})
         else:
             echo(f"{agent.config.algo.upper()} on {env_id}, checkpoint {checkpoint.path}")
             echo(
                 f"{evaluation_text(result)}; standard deviation {result.std:.1f}, mean length {result.mean_length:.1f}"
             )
+            if video:
+                echo(f"video {video['video']}, {video['video_seconds']:.1f} s")
         return 0
+
+    def _play(self, agent: Agent) -> tuple[EvaluationResult, dict[str, Any]]:
+        """The result, and what there is to say about the video."""
+        kinds: dict[str, Any] = {"env": self.env, "deterministic": not self.stochastic, "seed": self.seed}
+        if self.video is None:
+            return agent.evaluate(self.episodes, **kinds), {}
+        if self.video_seconds is not None:
+            kinds["max_seconds"] = self.video_seconds
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r".* was cut after")  # said as a note
+            recording = agent.record(self.video, self.episodes, **kinds)
+        print_notes([recording.note] if recording.note else [])
+        facts = {"frames": recording.frames, "seconds": recording.seconds, "cut": recording.cut}
+        return recording.result, {"video": str(self.video)} | {f"video_{name}": value for name, value in facts.items()}

@@ -8,7 +8,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rl_training.cli.end_card import print_card
-from rl_training.cli.options import TEXT, WHOLE, ConfigOptions, Flag, Group, JsonOption, arg, echo, print_json, say
+from rl_training.cli.options import (
+    TEXT,
+    WHOLE,
+    ConfigOptions,
+    Flag,
+    Group,
+    JsonOption,
+    arg,
+    echo,
+    print_json,
+    print_notes,
+    say,
+)
 from rl_training.cli.seeds import parse_seeds, train_side_by_side, with_seed
 from rl_training.utils.errors import UserError
 
@@ -65,6 +77,7 @@ class Command:
         for one in configs:
             result = start_run(one, find_reference=find_reference)
             results.append((one.config.seed, result))
+            print_notes(result.notes)
             if not self.output.json:
                 print_result(one, result, self.options.import_modules, alone=len(configs) == 1)
             if result.exit_code:

@@ -23,6 +23,7 @@ from rl_training.envs.builtin.array_envs import make_array_env
 from rl_training.envs.builtin.classic_dynamics import DYNAMICS
 from rl_training.envs.checked_env import RAISED, CheckedEnv, raised_text
 from rl_training.envs.env_config import EnvConfig
+from rl_training.envs.filming import RGB, FilmedEnv, check_offers_pictures
 from rl_training.envs.flat_observations import FlatObservation
 from rl_training.envs.renewed_env import KEEP_THEIR_WORLD, RenewedEnv
 from rl_training.envs.replay import ReplayableEnv
@@ -74,9 +75,13 @@ class EnvFactory:
     """How an Atari game is played."""
     action_masks: MaskSetting = "auto"
     """Whether masks are looked for."""
+    film: bool = False
+    """Whether it is to be drawn: see FilmedEnv."""
 
     @classmethod
-    def of(cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None) -> EnvFactory:
+    def of(
+        cls, cfg: HasEnvSettings, custom: Callable[[], gym.Env[Any, Any]] | None = None, *, film: bool = False
+    ) -> EnvFactory:
         """The factory a config asks for."""
         env = cfg.env
         return cls(
@@ -89,6 +94,7 @@ class EnvFactory:
             renew=env.renew,
             atari=atari_settings(cfg.env_id, env.atari) if custom is None else None,
             action_masks=env.action_masks,
+            film=film,
         )
 
     def __call__(self) -> gym.Env[Any, Any]:
@@ -98,6 +104,8 @@ class EnvFactory:
 
     def _make(self) -> gym.Env[Any, Any]:
         env = self._make_wrapped()
+        if self.film:
+            env = FilmedEnv(env, self.env_id)
         source = mask_source(env, self.action_masks, self._make_wrapped, self.seed, self.env_id)
         unseen = source is None and self.action_masks is not False
         env = checked = CheckedEnv(env, self.env_id, self.index, masks_unseen=unseen)
@@ -122,8 +130,12 @@ class EnvFactory:
         if self.atari is not None and self.atari.protocol != "none":
             return _make_atari(self.env_id, self.atari, self.kwargs, self.max_episode_steps)
         if self.custom is None:
-            return _make_by_id(self.env_id, self.max_episode_steps, self.kwargs)
-        env = _make_custom(self.env_id, self.custom)
+            kwargs = _drawn(self.env_id, self.kwargs) if self.film else self.kwargs
+            return _make_by_id(self.env_id, self.max_episode_steps, kwargs)
+        make: Callable[..., gym.Env[Any, Any]] = self.custom
+        if self.film and "render_mode" in (_accepted(make) or ()):
+            make = functools.partial(make, render_mode=RGB)
+        env = _make_custom(self.env_id, make)
         return env if self.max_episode_steps is None else TimeLimit(env, self.max_episode_steps)
 
     def numbered(self, count: int) -> list[EnvFactory]:
@@ -138,17 +150,19 @@ def make_vector_env(
     *,
     custom: Callable[[], gym.Env[Any, Any]] | None = None,
     device: str = "cpu",
+    film: bool = False,
 ) -> VectorEnv[Any, Any, Any]:
     """The vector environment a config asks for (a `gymnasium.vector.SyncVectorEnv` by default).
 
-    `device` is where tensor environments live; all others are in main memory.
+    `device` is where tensor environments live; all others are in main memory. `film` goes with the backend sync: every environment
+    is then a FilmedEnv inside.
     """
     count = cfg.num_envs if num_envs is None else num_envs
     if cfg.env.backend == "native":
         return with_vector_masks(_make_native(cfg, count, custom), cfg.env.action_masks, cfg.env_id)
     if cfg.env.backend == "tensor":
         return _make_tensor(cfg, count, custom, device)
-    factory = EnvFactory.of(cfg, custom)
+    factory = EnvFactory.of(cfg, custom, film=film)
     mode = AutoresetMode[cfg.env.autoreset.upper()]
     if cfg.env.backend == "async":
         factory().close()  # the user's mistakes are reported from here, not from a worker
@@ -204,9 +218,8 @@ def copied(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 def _check_arguments(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     """Refuses arguments that the class or function does not take."""
-    try:
-        accepted = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # a callable that does not say what it takes
+    accepted = _accepted(make)
+    if accepted is None:
         return
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     names = [name for name, parameter in accepted.items() if parameter.kind is not parameter.POSITIONAL_ONLY]
@@ -214,6 +227,14 @@ def _check_arguments(make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Non
         if name not in names and not takes_any:
             hint = did_you_mean(name, names) or f"; it takes {', '.join(names) or 'none'}"
             raise EnvCreationError(f"env.kwargs: {env_name(make)} has no argument {name!r}{hint}")
+
+
+def _accepted(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """The parameters of a callable; None where it does not say what it takes."""
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def env_name(env: EnvLike) -> str:
@@ -226,6 +247,29 @@ def env_name(env: EnvLike) -> str:
     if isinstance(env, (gym.Env, VectorEnv)):
         return type(env.unwrapped).__name__
     return getattr(env, "__name__", type(env).__name__).strip("<>")
+
+
+def _drawn(env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an environment that is to be drawn."""
+    spec = _check_known(env_id)
+    try:
+        maker = (
+            spec.entry_point
+            if callable(spec.entry_point)
+            else gym.envs.registration.load_env_creator(str(spec.entry_point))
+        )
+    except RAISED as error:  # whatever importing it raises
+        raise EnvCreationError(f"environment {env_id!r} could not be made: {_creation_text(error)}") from error
+    check_offers_pictures(env_id, getattr(maker, "metadata", None))
+    accepted = _accepted(maker)
+    silent = accepted is not None and not (
+        "render_mode" in accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    )
+    return (
+        {key: value for key, value in kwargs.items() if key != "render_mode"}
+        if silent
+        else {**kwargs, "render_mode": RGB}
+    )
 
 
 def _make_by_id(env_id: str, max_episode_steps: int | None, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from rl_training.utils.bootstrap import bootstrap_interval
 from rl_training.utils.errors import UserError
 from rl_training.utils.global_random import preserved_global_rng
 from rl_training.utils.seeding import derive_seed
-from rl_training.utils.spaces import ActionAdapter
+from rl_training.utils.spaces import ActionAdapter, Array
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,13 @@ MAX_EPISODE_STEPS = 27_000
 """Where an episode is cut if its environment has no limit of its own: half an hour of an Atari game, whose limit it is."""
 
 
+class Watcher(Protocol):
+    """Looks on while an evaluation is played: after the reset, and after every step of all environments."""
+
+    def __call__(self, envs: VectorEnv[Any, Any, Any], playing: Array, returns: Array, steps: Array) -> None:
+        """(N,) each: whether the environment's episode counts, its return so far, and its length so far."""
+
+
 class EvaluationStopped(Exception):
     """An evaluation was given up, because its caller no longer wants it."""
 
@@ -131,6 +138,7 @@ class Evaluator:
         deterministic: bool,
         stream: int = 0,
         stopped: Callable[[], bool] = lambda: False,
+        watch: Watcher | None = None,
     ) -> EvaluationResult:
         """`stream` (the training step) selects the episodes' seeds, so the same call gives the same episodes.
 
@@ -142,14 +150,19 @@ class Evaluator:
             was_training = policy.training
             policy.train(False)
             try:
-                return self._play(
-                    policy, episodes, deterministic, derive_seed(self.seed, "evaluation", stream), stopped
-                )
+                seed = derive_seed(self.seed, "evaluation", stream)
+                return self._play(policy, episodes, deterministic, seed, stopped, watch)
             finally:
                 policy.train(was_training)
 
     def _play(
-        self, policy: Policy, episodes: int, deterministic: bool, seed: int, stopped: Callable[[], bool]
+        self,
+        policy: Policy,
+        episodes: int,
+        deterministic: bool,
+        seed: int,
+        stopped: Callable[[], bool],
+        watch: Watcher | None,
     ) -> EvaluationResult:
         count = min(self._num_envs, episodes)
         stepper = self._fresh_stepper(count)
@@ -163,6 +176,8 @@ class Evaluator:
         successes: list[float] = []
         limit, cut_episodes = self._max_episode_steps or _default_limit(stepper.envs), 0
         stepper.reset(seed)
+        if watch is not None:
+            watch(stepper.envs, quota > 0, running, steps)
         state = policy.initial_state(count)
         while (quota > 0).any():
             if stopped():
@@ -178,6 +193,8 @@ class Evaluator:
                 stepper.restart(cut)
                 cut_episodes += int(cut.sum())
                 ended = ended | cut
+            if watch is not None:
+                watch(stepper.envs, quota > 0, running, steps)
             if state is not None:
                 state = restarted(state, policy.initial_state(count), torch.from_numpy(record.ended | ended))
             for index in np.flatnonzero(ended):

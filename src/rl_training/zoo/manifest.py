@@ -20,7 +20,7 @@ from rl_training.zoo.result_files import FIRST_HELD_OUT_SEED
 from rl_training.zoo.seed_files import file_stem, is_config_file
 
 DEFAULT_SEEDS, DEFAULT_EPISODES = tuple(range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 5)), 100
-OWN_KEYS = ("seed", "output_dir", "logging")
+OWN_KEYS = ("seed", "output_dir", "logging", "video")
 """Config keys that a benchmark sets itself."""
 
 

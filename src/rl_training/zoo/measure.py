@@ -40,6 +40,7 @@ def measure_seed(
 ) -> dict[str, Any]:
     """One training run, continued if the folder holds its beginning, and the evaluation of its last and best checkpoints."""
     settings = {"seed": seed, "output_dir": str(folder), "logging.console": "off", "logging.tensorboard": False}
+    settings["video.every"] = 0
     config = resolve(preset, {**overrides, **settings})
     run_dir, seconds = _train(config, begun_runs(Path(folder), seed, config.config.algo))
     scores = {}

@@ -112,6 +112,43 @@ class Checks:
         agent = small()
         assert agent.evaluate(5, seed=1).returns != agent.evaluate(5, seed=2).returns
 
+    def record__path(self, folder: Path) -> None:
+        assert small().record(folder / "a.mp4", 1).path.is_file()
+        with pytest.raises(UserError, match=r"a video ends in \.mp4 or \.gif"):
+            small().record(folder / "a.avi")
+
+    def record__num_episodes(self, folder: Path) -> None:
+        assert small().record(folder / "a.mp4", 2).result.episodes == 2
+
+    def record__env(self, folder: Path) -> None:
+        def make(render_mode: str | None = None) -> Any:
+            return gym.wrappers.TimeLimit(gym.make("CartPole-v1", render_mode=render_mode), 2)
+
+        assert small().record(folder / "a.mp4", 1, env=make).frames == 3
+
+    def record__deterministic(self, folder: Path) -> None:
+        agent = small()
+        results = [agent.record(folder / "a.mp4", 3, deterministic=value).result for value in (True, False)]
+        assert results[0].returns != results[1].returns
+
+    def record__num_envs(self, folder: Path) -> None:
+        agent = small()
+        shorter, longer = (agent.record(folder / "a.mp4", 2, num_envs=count).frames for count in (2, 1))
+        assert shorter < longer, "side by side"
+        with pytest.raises(UserError, match="at most 9 environments side by side, got num_envs=10"):
+            agent.record(folder / "a.mp4", 20, num_envs=10)
+
+    def record__seed(self, folder: Path) -> None:
+        agent = small()
+        results = [agent.record(folder / "a.mp4", 3, seed=seed).result.returns for seed in (1, 2)]
+        assert results[0] != results[1]
+
+    def record__max_seconds(self, folder: Path) -> None:
+        with pytest.warns(UserWarning, match=r"a\.mp4 was cut after 0\.1 s of video"):
+            assert small().record(folder / "a.mp4", 1, max_seconds=0.1).frames == 5
+        with pytest.raises(UserError, match="max_seconds must be above 0"):
+            small().record(folder / "a.mp4", max_seconds=0)
+
     def predict__observation(self, folder: Path) -> None:
         with pytest.raises(SpaceError, match="does not fit"):
             small().predict(OBS[:3])

@@ -90,6 +90,11 @@ def stop_reason(run: Run) -> Any:
     return run.result.stop_reason
 
 
+def videos(run: Run) -> Any:
+    return {path.name: path.stat().st_size for path in (run.result.run_dir / "videos").iterdir()}
+
+
+RECORD = {"video": {"every": 32, "episodes": 1}}
 EVALUATE = {"evaluation": {"every": 32}}
 PENDULUM: dict[str, Any] = {"env_id": "Pendulum-v1"}
 
@@ -142,6 +147,10 @@ USED: dict[str, tuple[Any, Callable[[Run], Any], dict[str, Any]]] = {
     "stopping.reward": (1.0, stop_reason, EVALUATE),
     "stopping.patience": (1, stop_reason, {"evaluation": {"every": 16}, "env_id": "ConfigKeyMade-v0"}),
     "stopping.max_seconds": (1e-9, stop_reason, {}),
+    "video.every": (64, videos, RECORD),
+    "video.episodes": (2, videos, RECORD),
+    "video.keep": (1, videos, RECORD),
+    "video.max_seconds": (0.1, videos, RECORD),
 }
 REFUSED = {"device": ("cuda:99", "cuda:99.* is not available|does not exist")}
 ELSEWHERE = {"logging.console": "test_the_console", "env.atari": "test_how_a_game_is_played"}

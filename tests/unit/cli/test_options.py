@@ -55,6 +55,8 @@ TABLE: dict[str, dict[str, list[str]]] = {
         "--stochastic": ["RUN", "--stochastic"],
         "--seed": ["RUN", "--seed=99"],
         "--env": ["RUN", "--env=CartPole-v0"],
+        "--video": ["RUN", "--episodes=1", "--video=out.mp4"],
+        "--video-seconds": ["RUN", "--episodes=1", "--video=out.mp4", "--video-seconds=0.1"],
         "--import": ["RUN", "--import=option_probe.py"],
         "--json": ["RUN", "--json"],
     },
@@ -133,6 +135,8 @@ TABLE: dict[str, dict[str, list[str]]] = {
 WITHOUT: dict[tuple[str, str], list[str]] = {
     ("eval", ""): ["RUN"],
     ("eval", "--best"): ["saved"],
+    ("eval", "--video"): ["RUN", "--episodes=1"],
+    ("eval", "--video-seconds"): ["RUN", "--episodes=1", "--video=out.mp4"],
     ("resume", ""): ["RUN"],
     ("resume", "--json"): ["FINISHED"],
     ("leaderboard", ""): ["runs"],
@@ -287,6 +291,7 @@ def test_an_option_changes_something_or_is_refused(
 
 CONTRADICTIONS = {
     "eval --best of one checkpoint": (["eval", "CHECKPOINT", "--best"], "name the run for its best one"),
+    "a length without a video": (["eval", "RUN", "--video-seconds=3"], "--video-seconds needs a video"),
     "report in two formats": (["report", "runs", "--json", "--format=html"], "give --json or --format html, not both"),
     "leaderboard in two formats": (["leaderboard", "runs", "--json", "--format=csv"], "not both"),
     "a folder for what is not kept": (["verify-resume", "--output-dir=x"], "leave out --output-dir"),

@@ -74,6 +74,23 @@ class LoggingConfig:
 
 
 @dataclass
+class VideoConfig:
+    """Videos of the policy while it is trained, in the run's folder `videos`; they need `pip install "axiomrl[video]"`."""
+
+    every: Annotated[int, Range(ge=0)] = 0
+    """Environment steps between videos, and one more at the end; 0 records none. What is learned is the same with and without."""
+    episodes: Annotated[int, Range(ge=1, le=9)] = 4
+    """Episodes of a video, played side by side in evaluation environments of its own."""
+    keep: Annotated[int, Range(ge=1)] = 5
+    """How many of the newest videos stay on disk."""
+    max_seconds: Annotated[float, Range(gt=0)] = 60.0
+    """Where a video is cut, in seconds of playing it."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass
 class StoppingConfig:
     """Reasons to stop before `total_timesteps`."""
 
@@ -186,6 +203,8 @@ class TrainConfig:
     """Reports."""
     stopping: StoppingConfig = field(default_factory=StoppingConfig)
     """Early stopping."""
+    video: VideoConfig = field(default_factory=VideoConfig)
+    """Videos during training."""
 
     def __post_init__(self) -> None:
         if self.policy is None or isinstance(self.policy, Mapping):

@@ -10,7 +10,7 @@ from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.utils.errors import UserError
 from rl_training.utils.printable import quoted
 
-FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "checkpoint", "logging", "stopping"}
+FREE_TO_CHANGE = {"total_timesteps", "device", "output_dir", "evaluation", "checkpoint", "logging", "stopping", "video"}
 """Config keys that alter nothing of what a step of training computes, but for schedules, which follow the new total."""
 HYPERPARAMS, ENV_ID = "hyperparams", "env_id"
 

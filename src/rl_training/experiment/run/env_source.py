@@ -20,6 +20,7 @@ from rl_training.experiment import registry
 from rl_training.experiment.checkpoint.snapshot import Spaces
 from rl_training.experiment.config.train_config import TrainConfig
 from rl_training.experiment.run.device import select_device
+from rl_training.runtime.video import check_filming
 from rl_training.utils.errors import ConfigError, EnvCreationError, SpaceError
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import space_name
@@ -134,13 +135,18 @@ class EnvSource:
         return make_vector_env(config, custom=custom, device=str(select_device(config.device)))
 
     def evaluation_envs(
-        self, config: TrainConfig, *, itself: bool = False
+        self, config: TrainConfig, *, itself: bool = False, film: bool = False
     ) -> Callable[[int], VectorEnv[Any, Any, Any]]:
         """A maker of evaluation environments: in this process and without autoreset surprises, whatever training uses.
 
-        With `itself` an environment object, or a vector environment, is used and not copied.
+        With `itself` an environment object, or a vector environment, is used and not copied. With `film` they take pictures.
         """
         if isinstance(self.given, VectorEnv):
+            if film:
+                raise EnvCreationError(
+                    "a vector environment object cannot be recorded: name one that can be made with "
+                    "render_mode='rgb_array', e.g. record(PATH, env='CartPole-v1')."
+                )
             if not itself:
                 raise _no_copies()
             envs = self._given_envs(self.given, config)
@@ -151,9 +157,16 @@ class EnvSource:
             )
         custom = self._custom(config, itself=itself)
         settings = _for_evaluation(config)
+        if film:  # native environments do not draw
+            settings = replace(settings, env=replace(settings.env, backend="sync"))
         if config.evaluation.wrappers is not None and not itself:
             _check_same_spaces(EnvFactory.of(config, custom)(), EnvFactory.of(settings, custom)())
-        return lambda count: make_vector_env(settings, count, custom=custom)
+        return lambda count: make_vector_env(settings, count, custom=custom, film=film)
+
+    def check_video(self, config: TrainConfig) -> None:
+        """Refuses a config whose videos cannot be recorded here; to be asked before anything is written."""
+        if config.video.every > 0:
+            check_filming(self.evaluation_envs(config, film=True))
 
     def goal_rules(self, config: TrainConfig) -> GoalRules:
         """The rules of an environment with goals, asked of one more environment in this process."""

@@ -150,6 +150,7 @@ def _run(
             check_policy_fits(checkpoint, config, hyperparams, spaces)
         algorithm = build_algorithm(config, hyperparams, spaces.observation, spaces.action, device)
         check_buffers(config, hyperparams, spaces, device)
+        env_source.check_video(config)
         # Only now, when the config has proved to be runnable, is anything written.
         resumed_in_place = run_dir is not None
         if run_dir is None:

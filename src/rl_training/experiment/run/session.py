@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from rl_training.experiment.run.logging import MetricReader, RunLogger
 from rl_training.experiment.run.memory import memory_named
 from rl_training.experiment.run.metadata import RunMetadata
 from rl_training.experiment.run.reference import Reference
-from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRATCH, write_atomically
+from rl_training.experiment.run.run_dir import CHECKPOINTS, CONFIG, CRASH, SCRATCH, VIDEOS, write_atomically
 from rl_training.experiment.run.signals import stop_on_signals
 from rl_training.experiment.versions import changed_versions, run_versions
 from rl_training.runtime.callbacks import (
@@ -47,6 +47,7 @@ from rl_training.runtime.callbacks import (
 )
 from rl_training.runtime.evaluator import EvaluationResult, Evaluator
 from rl_training.runtime.step_infos import LogInfos
+from rl_training.runtime.video import RecordVideos
 from rl_training.utils.errors import AxiomError, NonFiniteError, WriteError
 
 VERSIONS = "versions"
@@ -257,6 +258,8 @@ class TrainingSession:
                     deterministic=config.evaluation.deterministic,
                 )
             )
+        if config.video.every > 0 and self.run_dir is not None:
+            callbacks.append(self._record_videos(self.run_dir / VIDEOS))
         if config.stopping.reward is not None:
             callbacks.append(StopOnReward(config.stopping.reward))
         if config.stopping.patience is not None:
@@ -272,6 +275,24 @@ class TrainingSession:
         if self._saver is not None:
             after.append(self._saver)
         return callbacks, after
+
+    def _record_videos(self, folder: Path) -> RecordVideos:
+        video, evaluation = self.config.video, self.config.evaluation
+        evaluator = Evaluator(
+            self._env_source.evaluation_envs(self.config, film=True),
+            num_envs=video.episodes,
+            seed=self.config.seed,
+            device=self.algorithm.device,
+            max_episode_steps=evaluation.max_episode_steps,
+        )
+        return RecordVideos(
+            evaluator,
+            self.algorithm.policy,
+            folder,
+            **asdict(video),
+            deterministic=evaluation.deterministic,
+            notes=self.notes,
+        )
 
     def _save(self, step: int, best: bool) -> None:
         assert self.store is not None and self.metadata is not None and self._segments is not None

@@ -30,8 +30,8 @@ from rl_training.zoo.values import leaves, mapping, number, plural, show_setting
 
 SEEDS_WANTED = 5
 """Groups with fewer seeds are flagged: with so few, the next seed may turn the picture round."""
-NOT_A_SETTING = ("seed", "output_dir")
-"""Keys that differ between any two runs."""
+NOT_A_SETTING = ("seed", "output_dir", "video.every", "video.episodes", "video.keep", "video.max_seconds")
+"""Keys that differ between any two runs, or that change nothing of them."""
 _SYSTEM_NAMES = {"os": "operating system", "cpu": "CPU", "cpu_count": "CPU count", "gpu": "GPU"}
 
 
