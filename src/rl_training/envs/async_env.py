@@ -63,10 +63,12 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
         count = min(workers or self.num_envs, self.num_envs)
         bounds = [part * self.num_envs // count for part in range(count + 1)]
         self._shares = [slice(start, stop) for start, stop in pairwise(bounds)]
-        self._context: Any = multiprocessing.get_context()
+        context: Any = multiprocessing.get_context()
+        self._context = context
         self._shared: Any = None
+        self._observations: Any
         if restart_workers == 0 and _is_arrays(self.single_observation_space):
-            self._shared = create_shared_memory(self.single_observation_space, self.num_envs, self._context)
+            self._shared = create_shared_memory(self.single_observation_space, self.num_envs, context)
             self._observations = read_from_shared_memory(self.single_observation_space, self._shared, self.num_envs)
         else:
             self._observations = create_empty_array(self.single_observation_space, self.num_envs, fn=np.zeros)
@@ -81,7 +83,8 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
         """A process for the worker's share of the environments."""
         pipe, theirs = self._context.Pipe()
         share = self._shares[index]
-        job = _Job(CloudpickleWrapper(self.env_fns[share]), self.autoreset_mode, share, self.num_envs, self._shared)
+        makers: Any = self.env_fns[share]
+        job = _Job(CloudpickleWrapper(makers), self.autoreset_mode, share, self.num_envs, self._shared)
         process = self._context.Process(
             target=_work, args=(job, theirs, pipe), name=f"{type(self).__name__}-{index}", daemon=True
         )
@@ -161,11 +164,11 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
             return
         share = self._shares[index]
         if isinstance(self._observations, np.ndarray | dict):
-            part = create_empty_array(self.single_observation_space, len(obs), fn=np.zeros)
-            part = concatenate(self.single_observation_space, obs, part)
+            empty: Any = create_empty_array(self.single_observation_space, len(obs), fn=np.zeros)
+            part: Any = concatenate(self.single_observation_space, obs, empty)
             if isinstance(self._observations, dict):
                 for key, rows in self._observations.items():
-                    rows[share] = part[key]  # type: ignore[index, call-overload]
+                    rows[share] = part[key]
             else:
                 self._observations[share] = part
         else:  # a space whose batches are no arrays
@@ -248,7 +251,7 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
 class _Job:
     """What a worker is for."""
 
-    makers: CloudpickleWrapper
+    makers: Any
     """Those of its environments, in a form that also reaches processes which are not forked."""
     mode: AutoresetMode
     share: slice
@@ -272,8 +275,8 @@ def _work(job: _Job, pipe: Connection, other_end: Connection) -> None:
     if len(envs.envs) == 1 and isinstance(envs.envs[0], ReplayableEnv):
         envs.envs[0].random.take_process()  # the process-wide generators belong to the environment
     if job.shared is not None:
-        everything = read_from_shared_memory(envs.single_observation_space, job.shared, job.num_envs)
-        envs._observations = map_obs(lambda rows: rows[job.share], everything)  # type: ignore[assignment]
+        everything: Any = read_from_shared_memory(envs.single_observation_space, job.shared, job.num_envs)
+        envs._observations = map_obs(lambda rows: rows[job.share], everything)
     pipe.send(None)
     while True:
         try:

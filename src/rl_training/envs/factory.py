@@ -128,7 +128,8 @@ class EnvFactory:
     def _make_bare(self) -> gym.Env[Any, Any]:
         """Without the config's wrappers."""
         if self.atari is not None and self.atari.protocol != "none":
-            return _make_atari(self.env_id, self.atari, self.kwargs, self.max_episode_steps)
+            kwargs = {**self.kwargs, "render_mode": RGB} if self.film else self.kwargs
+            return _make_atari(self.env_id, self.atari, kwargs, self.max_episode_steps)
         if self.custom is None:
             kwargs = _drawn(self.env_id, self.kwargs) if self.film else self.kwargs
             return _make_by_id(self.env_id, self.max_episode_steps, kwargs)
