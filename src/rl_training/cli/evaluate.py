@@ -59,6 +59,7 @@ class Command:
     def run(self) -> int:
         from rl_training.api.agent import agent_of
         from rl_training.experiment.console.lines import evaluation_text
+        from rl_training.experiment.run.env_source import EnvSource
         from rl_training.experiment.run.runner import open_checkpoint
 
         if self.seed is not None and not 0 <= self.seed < 2**32:
@@ -76,11 +77,14 @@ class Command:
         agent = agent_of(checkpoint)
         with env_can_be_named(self.env):
             result, video = self._play(agent)
-        env_id = self.env or agent.config.env_id
+        played = agent.config if self.env is None else EnvSource(self.env).adopted(agent.config)
+        protocol = {} if played.env.atari is None else {"atari_protocol": played.env.atari.text}
         if self.output.json:
-            print_json({"checkpoint": str(checkpoint.path), "env_id": env_id, **result.to_dict(), **video})
+            print_json(
+                {"checkpoint": str(checkpoint.path), "env_id": played.env_id, **protocol, **result.to_dict(), **video}
+            )
         else:
-            echo(f"{agent.config.algo.upper()} on {env_id}, checkpoint {checkpoint.path}")
+            echo(f"{agent.config.algo.upper()} on {played.env_title}, checkpoint {checkpoint.path}")
             echo(
                 f"{evaluation_text(result)}; standard deviation {result.std:.1f}, mean length {result.mean_length:.1f}"
             )

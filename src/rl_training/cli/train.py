@@ -139,7 +139,7 @@ def print_result(
     seconds = result.metrics.get("time/elapsed")
     steps, took = int(result.metrics["global_step"]), f" in {seconds:.0f} s" if seconds is not None else ""
     print_card(
-        f"{config.algo.upper()} on {config.env_id}, seed {config.seed}: {steps:,} steps{took}",
+        f"{config.algo.upper()} on {config.env_title}, seed {config.seed}: {steps:,} steps{took}",
         result,
         [
             f"resume {shlex.quote(str(result.run_dir))} --total-timesteps {2 * config.total_timesteps}",

@@ -53,7 +53,7 @@ class Command:
             verdict = "identical" if report.identical else "NOT identical"
             if report.identical and not report.proved:
                 verdict = f"NOT PROVED, {report.asked} were asked for and the run is too short: give it more --total-timesteps"
-            run = f"{config.algo} on {config.env_id}, {config.total_timesteps:,} steps"
+            run = f"{config.algo} on {config.env_title}, {config.total_timesteps:,} steps"
             print(f"{run}, {report.kills} kills: {verdict}")
             print(f"compared: {report.arrays} tensors and arrays of the last checkpoint, and the two whole run folders")
             print(f"resume grades: {', '.join(report.grades) or 'none'}")

@@ -235,6 +235,11 @@ class TrainConfig:
         clip = clip and not (env.clip_rewards is None and env.normalize_rewards)
         self.env = replace(env, atari=atari, clip_rewards=clip)
 
+    @property
+    def env_title(self) -> str:
+        """The environment's id, and for a game how it is played: a score without that means nothing."""
+        return self.env_id if self.env.atari is None else f"{self.env_id} ({self.env.atari.text} protocol)"
+
     def to_dict(self) -> dict[str, Any]:
         """Every setting as plain JSON and YAML values; `TrainConfig(**c.to_dict())` equals `c`."""
         return plain_value(self)

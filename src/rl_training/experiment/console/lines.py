@@ -38,7 +38,7 @@ def make_console(config: TrainConfig, run_dir: Path | None = None, reference: Re
     console = RunConsole()
     # A panel needs a place that can be drawn on again; nothing at all would be the worst of reports.
     live = kind != "plain" and (console.is_terminal or (kind == "live" and console.is_jupyter))
-    title = f"{config.algo.upper()} on {config.env_id}, seed {config.seed}"
+    title = f"{config.algo.upper()} on {config.env_title}, seed {config.seed}"
     view = RunView(title, config.total_timesteps, reference)
     return LivePanel(view, run_dir, console) if live and not console.is_dumb_terminal else PlainLines(view, run_dir)
 
