@@ -47,8 +47,10 @@ class FilmedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except AxiomError:  # says what it is itself
             raise
         except RAISED as error:
+            text, way_out = raised_text(error), _way_out(self.env, error)
+            known = "MUJOCO_GL" in text and "MUJOCO_GL" in way_out  # it has been said
             raise EnvCreationError(
-                f"environment {self._name!r} cannot be drawn: {raised_text(error)}\n{_way_out(self.env, error)}"
+                f"environment {self._name!r} cannot be drawn: {text}" + ("" if known else f"\n{way_out}")
             ) from error
         return _as_picture(rendered, self.env, self._name)
 
