@@ -78,7 +78,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         precision: Precision = "float32",
     ):
         self.check_spaces(observation_space, action_space)
-        self.config, self.action_space = config, action_space
+        self.config, self.observation_space, self.action_space = config, observation_space, action_space
         self.device, self.precision = torch.device(device), precision
         self.executor = Executor(self, self.device, execution, check_every=check_execution_every)
         spec = PolicySpec(

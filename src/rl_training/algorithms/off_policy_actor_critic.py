@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -25,8 +25,10 @@ from rl_training.execution.optimizers import FlatOptimizer, FlatParameters, slow
 from rl_training.policies.critics import CriticEnsemble
 from rl_training.policies.encoders import ObservationEncoder
 from rl_training.policies.off_policy import OffPolicyActorCritic
+from rl_training.policies.random_shift import RandomShift
 from rl_training.policies.spec import PolicySpec
-from rl_training.utils.fields import Range
+from rl_training.utils.action_masks import visible_space
+from rl_training.utils.fields import Needs, Range
 from rl_training.utils.schedules import Schedule
 
 
@@ -48,6 +50,8 @@ class ActorCriticConfig(BatchConfig):
     """Layer normalisation in the critics."""
     dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0
     """Share of units dropped in the critics."""
+    random_shift: Annotated[int, Range(ge=0), Needs("the observations", "images")] = 0
+    """Pixels by which images are moved at most, at random and anew in every update (DrQ, Kostrikov et al. 2021)."""
 
 
 @dataclass
@@ -97,6 +101,7 @@ class OffPolicyActorCriticAlgorithm(BatchAlgorithm[ActorCriticConfigT]):
             roles.append((policy.encoder, config.encoder_learning_rate))
         self.critic_optimizer: FlatOptimizer = make_optimizer(config, roles)
         self.actor_optimizer: FlatOptimizer = make_optimizer(config, [(policy.actor, config.actor_learning_rate)])
+        self._shift = RandomShift(visible_space(self.observation_space), config.random_shift)
         self.target_critics: nn.Module | None = None
         self.target_encoder: ObservationEncoder | None = None
         self._target_weights: FlatParameters | None = None
@@ -120,6 +125,7 @@ class OffPolicyActorCriticAlgorithm(BatchAlgorithm[ActorCriticConfigT]):
     @recordable
     def _train_batch(self, batch: TransitionBatch, acts: bool, random: RandomSource) -> StepOutcome:
         """All of an update that happens on the device."""
+        batch = self._augmented(batch, random)
         with self.autocast():
             features = self.policy.encoder(batch.obs)
             critic = self._critic_loss(batch, features, random)
@@ -131,6 +137,12 @@ class OffPolicyActorCriticAlgorithm(BatchAlgorithm[ActorCriticConfigT]):
             actor_metrics = self._update_actor(batch, features.detach(), random) if acts else {}
             self._move_targets(acts)
         return StepOutcome(metrics, actor_metrics, critic.errors)
+
+    def _augmented(self, batch: TransitionBatch, random: RandomSource) -> TransitionBatch:
+        """The batch as the networks get to see it: with shifted images, if that is asked for."""
+        if self.config.random_shift == 0 or not self._shift.images:
+            return batch
+        return replace(batch, obs=self._shift(batch.obs, random), next_obs=self._shift(batch.next_obs, random))
 
     @abstractmethod
     def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:

@@ -27,7 +27,7 @@ class EnvConfig:
     """Steps after which an episode is truncated; null keeps the environment's own limit."""
     wrappers: list[str | dict[str, Any]] = field(default_factory=list)
     """Gymnasium's or registered wrappers around each environment, innermost first, with their arguments:
-    `[{name: FrameStackObservation, stack_size: 4}, FlattenObservation]` (`sync` and `async`). One is ours:
+    `[{name: FrameStackObservation, stack_size: 4}, FlattenObservation]` (`sync` and `async`). Two are ours:
     `{name: SelectObservations, indices: [0, 2]}` hides all other numbers of a flat observation."""
     renew: bool = False
     """Make a new environment for every episode, and seed it. A resume is then exact although a reset does not clear everything (a

@@ -37,6 +37,7 @@ WRAPPERS: Registry[WrapperClass] = Registry("wrapper", _accept)
 for _name in gym.wrappers.__all__:
     if _name not in _NOT_FOR_TRAINING and _name != "vector":
         WRAPPERS.register(_name, f"gymnasium.wrappers:{_name}")
+WRAPPERS.register("ActionRepeat", "rl_training.envs.action_repeat:ActionRepeat")
 WRAPPERS.register("SelectObservations", "rl_training.envs.select_observations:SelectObservations")
 
 

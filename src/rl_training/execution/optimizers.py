@@ -313,8 +313,8 @@ class FlatParameters:
 
     @torch.no_grad()
     def follow(self, other: FlatParameters, rate: float) -> None:
-        """θ ← θ + rate · (θ' − θ)."""
-        self.vector.lerp_(other.vector, rate)
+        """θ ← θ + rate · (θ' − θ), with the first weights of the other, which may have more behind them."""
+        self.vector.lerp_(other.vector[: len(self.vector)], rate)
 
 
 def slow_copies(*networks: nn.Module) -> tuple[list[Any], FlatParameters]:

@@ -83,10 +83,17 @@ def _dqn(algo: str, name: str, summary: str, module: str = "dqn_variants") -> Al
     return _own(algo, name, module, summary, {"hidden_sizes": (128, 128), "activation": "relu"}, family="off_policy")
 
 
-def _actor_critic(algo: str, name: str, module: str, summary: str, **policy: Any) -> AlgorithmInfo:
+def _actor_critic(
+    algo: str,
+    name: str,
+    module: str,
+    summary: str,
+    tier: Literal["core", "experimental"] = "core",
+    **policy: Any,
+) -> AlgorithmInfo:
     """Networks of the off-policy actor-critic algorithms are as in their papers."""
     wide = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-    return _own(algo, name, module, summary, {**wide, **policy}, family="off_policy")
+    return _own(algo, name, module, summary, {**wide, **policy}, tier, family="off_policy")
 
 
 _TABLE = (
@@ -120,6 +127,15 @@ _TABLE = (
         "recurrent_ppo",
         "PPO with an LSTM or GRU, for tasks that need a memory.",
         tier="contrib",
+    ),
+    _actor_critic(
+        "drq_v2",
+        "DrQv2",
+        "drq_v2",
+        "Control from pixels: a deterministic actor on randomly shifted images.",
+        tier="experimental",
+        hidden_sizes=(1024, 1024),
+        orthogonal_init=True,
     ),
     _actor_critic("redq", "REDQ", "sac_variants", "SAC with an ensemble of critics, for many updates per step."),
     _actor_critic("sac", "SAC", "sac", "Soft actor-critic: continuous control with learned entropy."),

@@ -90,6 +90,23 @@ class SmallCNN(ImageEncoder):
         return small_layers(image)
 
 
+class DrQCNN(ImageEncoder):
+    """Four convolutions that keep most of the resolution (Yarats et al. 2022, arXiv 2107.09645)."""
+
+    def make_layers(self, image: ImageLayout) -> nn.Sequential:
+        layers: list[nn.Module] = [_Centred()]
+        for stride, channels in zip((2, 1, 1, 1), (image.channels, 32, 32, 32)):
+            layers += [nn.Conv2d(channels, 32, 3, stride=stride), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+
+class _Centred(nn.Module):
+    """From [0, 1] to [−½, ½]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - 0.5
+
+
 def nature_layers(image: ImageLayout) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(image.channels, 32, 8, stride=4),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,6 +75,9 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "policy_delay": (4,),
     "layer_norm": (True, False),
     "dropout": (0.4,),
+    "random_shift": (2,),
+    "noise_clip": (0.01,),
+    "trunk_size": (3,),
     "critic_subset": (1,),
     "actor_value": ("mean", "min"),
     "ent_coef": (0.3, 0.0),
@@ -136,11 +140,11 @@ SMALL: dict[str, Any] = {**REPLAY, "num_steps": 6, "num_atoms": 5, "num_taus": 4
 
 
 class Tiny(gym.Env[Any, Any]):
-    """Noise, rewards that depend on the actions, and ends of both kinds; with goals if asked."""
+    """Noise, rewards that depend on the actions, and ends of both kinds; with goals or images if asked."""
 
-    def __init__(self, discrete: bool, goals: bool):
-        box = spaces.Box(-9.0, 9.0, (2,), np.float32)
-        self.goals, self.taken = goals, []
+    def __init__(self, discrete: bool, goals: bool = False, images: bool = False):
+        box = spaces.Box(0, 255, (5, 5, 1), np.uint8) if images else spaces.Box(-9.0, 9.0, (2,), np.float32)
+        self.goals, self.images, self.taken = goals, images, []
         self.observation_space: Any = box
         if goals:
             self.observation_space = spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box))
@@ -150,6 +154,8 @@ class Tiny(gym.Env[Any, Any]):
         return -np.abs(achieved - desired).sum(axis=-1)
 
     def _obs(self) -> Any:
+        if self.images:
+            return self.np_random.integers(0, 256, (5, 5, 1), dtype=np.uint8)
         values = self.np_random.normal(size=(3, 2)).astype(np.float32)
         return dict(zip(self.observation_space, values)) if self.goals else values[0]
 
@@ -172,19 +178,22 @@ class TinyEncoder(nn.Module):
 
     def __init__(self, observation_space: Any):
         super().__init__()
-        self.layer = nn.Linear(6 if isinstance(observation_space, spaces.Dict) else 2, 3)
+        self.layer = nn.Linear(
+            6 if isinstance(observation_space, spaces.Dict) else math.prod(observation_space.shape), 3
+        )
 
     def forward(self, obs: Any) -> Tensor:
-        values: Tensor = self.layer(torch.cat(list(obs.values()), dim=-1) if isinstance(obs, dict) else obs)
+        numbers = torch.cat(list(obs.values()), dim=-1) if isinstance(obs, dict) else obs.flatten(1)
+        values: Tensor = self.layer(numbers.float() / (255 if numbers.dtype == torch.uint8 else 1))
         return values
 
 
 @functools.cache
-def trace(algo: str, settings: tuple[tuple[str, Any], ...], goals: bool) -> Tensor:
+def trace(algo: str, settings: tuple[tuple[str, Any], ...], *observed: bool) -> Tensor:
     """All that a run has computed: the actions taken, the weights, targets and optimisers, and where its replay lies."""
     discrete = "Discrete" in load(algo).action_spaces
-    envs = [Tiny(discrete, goals) for _ in range(2)]
-    made = iter([*envs, *(Tiny(discrete, goals) for _ in range(9))])
+    envs = [Tiny(discrete, *observed) for _ in range(2)]
+    made = iter([*envs, *(Tiny(discrete, *observed) for _ in range(9))])
     policy: dict[str, Any] = {"hidden_sizes": (4,), "encoder": TinyEncoder}
     if "critic_hidden_sizes" in BUILT_IN[algo].policy:
         policy["critic_hidden_sizes"] = (4,)
@@ -228,6 +237,8 @@ def beside(algo: str, key: str) -> dict[str, Any]:
     settings = {name: value for name, value in {**SMALL, **BESIDE.get(key, {})}.items() if name in known}
     for need in stated.get(key, ()):
         assert isinstance(need, Needs)
+        if " " in need.key:  # no setting, but something about the environment
+            continue
         settings[need.key] = need.values[0] if need.above is None else need.above + 1
     idle: set[str] = set()
     for own in ({}, {key: other_value(algo, key)}):
@@ -242,7 +253,7 @@ KEYS = [(algo, field.name) for algo in BUILT_IN for field in dataclasses.fields(
 @pytest.mark.parametrize("algo", BUILT_IN)
 def test_control_the_same_settings_give_the_same_trace(algo: str) -> None:
     settings = tuple(beside(algo, "gamma").items())
-    assert torch.equal(trace(algo, settings, False), trace.__wrapped__(algo, settings, False))
+    assert torch.equal(trace(algo, settings), trace.__wrapped__(algo, settings))
 
 
 @pytest.mark.parametrize(("algo", "key"), KEYS, ids=[f"{algo}-{key}" for algo, key in KEYS])
@@ -254,9 +265,9 @@ def test_every_hyperparameter_changes_something_or_is_refused(algo: str, key: st
         with pytest.raises(ConfigError, match=f"{key}.*means nothing here"):
             config_class(**{key: value})
         return
-    settings, goals = beside(algo, key), key == "hindsight"
+    settings, observed = beside(algo, key), (key == "hindsight", key == "random_shift")
     usual = {key: SMALL[key]} if key in SMALL else {}
-    one, other = (trace(algo, tuple({**settings, **own}.items()), goals) for own in (usual, {key: value}))
+    one, other = (trace(algo, tuple({**settings, **own}.items()), *observed) for own in (usual, {key: value}))
     assert not (len(one) == len(other) and torch.equal(one, other)), f"{key}={value} changes nothing"
 
 
@@ -281,6 +292,15 @@ def test_settings_of_continuous_actions_are_refused_for_a_choice(algo: str, key:
     with pytest.raises(ConfigError, match=f"'policy.{key}': means nothing while the action space is Discrete"):
         agent_class(algo)(lambda: Tiny(True, False), policy={key: value})
     agent_class(algo)(lambda: Tiny(False, False), policy={key: value}).close()
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3", "tqc", "discrete_sac", "drq_v2"])
+def test_shifts_are_refused_where_there_are_no_images(algo: str) -> None:
+    discrete = "Discrete" in load(algo).action_spaces
+    with pytest.raises(
+        ConfigError, match="'hyperparams.random_shift': means nothing while the observations is numbers"
+    ):
+        agent_class(algo)(lambda: Tiny(discrete), random_shift=2)
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac"])

@@ -35,9 +35,10 @@ from rl_training.runtime.overlap import Overlap
 from rl_training.runtime.tensor_collector import rollout_collector
 from rl_training.runtime.throughput import StageTimer
 from rl_training.runtime.trainer import BaseTrainer, OfflineTrainer, OffPolicyTrainer, OnPolicyTrainer
+from rl_training.utils.action_masks import visible_space
 from rl_training.utils.coerce import FieldError, check_idle, working_values
 from rl_training.utils.errors import ConfigError
-from rl_training.utils.images import flattened_planes
+from rl_training.utils.images import flattened_planes, image_entries
 from rl_training.utils.seeding import derive_seed
 from rl_training.utils.spaces import ActionAdapter, obs_layout, space_name
 
@@ -116,6 +117,7 @@ def build_algorithm(
     algorithm_class.check_spaces(observation_space, action_space)
     ActionAdapter(action_space)  # refuses bounds that no policy can act in
     _check_policy(config, action_space)
+    _check_observed(hyperparams, observation_space)
     if config.policy.encoder == "auto" and (planes := flattened_planes(observation_space)):
         names = ", ".join(f"entry {key!r}" if key else f"{observation_space}" for key in planes)
         warnings.warn(
@@ -144,6 +146,15 @@ def _check_policy(config: TrainConfig, action_space: spaces.Space[Any]) -> None:
             "policy.hidden_sizes",
             "means nothing while actor_hidden_sizes and critic_hidden_sizes are both given: leave one of the three out",
         )
+
+
+def _check_observed(hyperparams: Any, observation_space: spaces.Space[Any]) -> None:
+    """Raises FieldError for a hyperparameter that means nothing with these observations."""
+    observed = "images" if image_entries(visible_space(observation_space)) else "numbers"
+    try:
+        check_idle(hyperparams, None, {"the observations": observed})
+    except FieldError as error:
+        raise FieldError(f"hyperparams.{error.key}", error.problem) from None
 
 
 def _algorithm_maker(
