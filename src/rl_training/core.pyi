@@ -152,6 +152,7 @@ class _CrossQ(TypedDict, total=False):
     policy_delay: int | None
     layer_norm: bool
     dropout: float
+    random_shift: int
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
@@ -195,6 +196,7 @@ class _TD3(TypedDict, total=False):
     policy_delay: int | None
     layer_norm: bool
     dropout: float
+    random_shift: int
     target_noise: float
     target_noise_clip: float
     reward_scale: float
@@ -234,6 +236,7 @@ class _DiscreteSAC(TypedDict, total=False):
     policy_delay: int | None
     layer_norm: bool
     dropout: float
+    random_shift: int
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
@@ -276,6 +279,7 @@ class _SAC(TypedDict, total=False):
     policy_delay: int | None
     layer_norm: bool
     dropout: float
+    random_shift: int
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
@@ -344,6 +348,7 @@ class _TQC(TypedDict, total=False):
     policy_delay: int | None
     layer_norm: bool
     dropout: float
+    random_shift: int
     critic_subset: int | None
     actor_value: Literal["min", "mean"]
     ent_coef: float | Literal["auto"]
@@ -519,6 +524,7 @@ class CrossQ(Agent):
         policy_delay: int | None = 3,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "min",
         ent_coef: float | Literal["auto"] = "auto",
@@ -581,6 +587,7 @@ class DDPG(Agent):
         policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         target_noise: float = 0.0,
         target_noise_clip: float = 0.5,
         reward_scale: float = 1.0,
@@ -705,6 +712,7 @@ class DiscreteSAC(Agent):
         policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "min",
         ent_coef: float | Literal["auto"] = "auto",
@@ -832,6 +840,7 @@ class DroQ(Agent):
         policy_delay: int | None = None,
         layer_norm: bool = True,
         dropout: float = 0.01,
+        random_shift: int = 0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "mean",
         ent_coef: float | Literal["auto"] = "auto",
@@ -1334,6 +1343,7 @@ class REDQ(Agent):
         policy_delay: int | None = None,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         critic_subset: int | None = 2,
         actor_value: Literal["min", "mean"] = "mean",
         ent_coef: float | Literal["auto"] = "auto",
@@ -1460,6 +1470,7 @@ class SAC(Agent):
         policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "min",
         ent_coef: float | Literal["auto"] = "auto",
@@ -1520,6 +1531,7 @@ class TD3(Agent):
         policy_delay: int | None = 2,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         target_noise: float = 0.2,
         target_noise_clip: float = 0.5,
         reward_scale: float = 1.0,
@@ -1578,6 +1590,7 @@ class TQC(Agent):
         policy_delay: int | None = 1,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        random_shift: int = 0,
         critic_subset: int | None = None,
         actor_value: Literal["min", "mean"] = "mean",
         ent_coef: float | Literal["auto"] = "auto",
