@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from rl_training.execution.draws import RandomSource
 from rl_training.policies.actors import Actor
 from rl_training.policies.critics import ALL, CriticEnsemble, Members
+from rl_training.policies.networks import orthogonal_init_
 
 
 class Trunk(nn.Sequential):
     """(B, features) → (B, size) between −1 and 1: linear, layer normalisation, tanh."""
 
     def __init__(self, features: int, size: int) -> None:
-        super().__init__(nn.Linear(features, size), nn.LayerNorm(size), nn.Tanh())
-        nn.init.orthogonal_(self[0].weight, math.sqrt(2.0))
-        nn.init.zeros_(self[0].bias)
+        linear = nn.Linear(features, size)
+        orthogonal_init_(linear, math.sqrt(2.0))
+        super().__init__(linear, nn.LayerNorm(size), nn.Tanh())
 
 
 class TrunkedActor(Actor):
