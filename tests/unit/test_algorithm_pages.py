@@ -32,7 +32,7 @@ def pages(script: ModuleType) -> dict[str, str]:
     return script.pages()
 
 
-UNMEASURED = {"recurrent_ppo"}
+UNMEASURED = {"recurrent_ppo", "drq_v2"}
 """Those of tests/unit/zoo/test_catalog.py."""
 
 

@@ -193,7 +193,7 @@ def test_a_package_may_register_by_itself(tmp_path: Path, monkeypatch: pytest.Mo
 def test_our_table_names_classes_that_exist_and_follow_a_base() -> None:
     for info in registry.BUILT_IN.values():
         assert info.trainer in ("on_policy", "off_policy"), info.id
-        assert info.tier == ("contrib" if info.id == "recurrent_ppo" else "core"), info.id
+        assert info.tier == {"recurrent_ppo": "contrib", "drq_v2": "experimental"}.get(info.id, "core"), info.id
         assert info.trainer == registry.trainer_kind(info.load()), info.id
 
 

@@ -16,7 +16,7 @@ def test_every_algorithm_has_a_preset():
     assert {entry.algo for entry in catalog()} == set(BUILT_IN)
 
 
-UNMEASURED = {"recurrent_ppo"}
+UNMEASURED = {"recurrent_ppo", "drq_v2"}
 """Known shortfalls: algorithms that learn, but of which no preset was measured on held-out seeds yet."""
 
 
@@ -35,7 +35,7 @@ def test_every_algorithm_has_a_preset_for_each_task_it_fits():
     fitting = {
         f"{algo}/{task}"
         for algo in sorted(BUILT_IN)
-        if BUILT_IN[algo].tier != "contrib"  # which has its own reasons: a memory is for tasks that need one
+        if algo not in ("recurrent_ppo", "drq_v2")  # for tasks that need a memory, and for pixels
         for space, tasks in TASKS.items()
         if space in load(algo).action_spaces
         for task in tasks
@@ -131,7 +131,7 @@ def test_filters():
     [
         ({"algo": "poo"}, "no preset for algorithm 'poo'; did you mean 'ppo'?"),
         ({"env": "Cartpoll"}, "no preset for environment 'cartpoll'; did you mean 'cartpole'?"),
-        ({"family": "chess"}, "no preset for family 'chess'; known: box2d, classic_control, goals, masks, mujoco"),
+        ({"family": "chess"}, "no preset for family 'chess'; known: atari, box2d, classic_control, goals, masks, mujoco, pixels"),
     ],
 )
 def test_a_filter_that_nothing_could_fit_is_a_mistake(filters, message):

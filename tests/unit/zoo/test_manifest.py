@@ -11,7 +11,10 @@ GOOD = "name: mine\npresets: [ppo/cartpole]\nseeds: [1, 2]\n"
 
 
 def test_there_is_one_manifest_per_family_with_all_its_presets():
-    assert set(manifest_names()) == {*FAMILIES, "smoke"}
+    long = ("atari", "pixels")
+    assert set(manifest_names()) == {*FAMILIES, *long, "smoke"}
+    for family in long:
+        assert sorted(load_manifest(family).presets) == [entry.preset for entry in catalog() if entry.family == family]
     for family in FAMILIES:
         manifest = load_manifest(family)
         assert manifest.name == family and len(manifest.seeds) >= 5 and not manifest.overrides
@@ -69,7 +72,7 @@ def test_mistakes_are_named(text, message):
         ("ppo/cartpol", "no manifest 'ppo/cartpol'; did you mean 'ppo/cartpole'?"),
         (
             "xyz",
-            "no manifest 'xyz'; there are box2d, classic_control, goals, masks, mujoco, smoke, your own YAML files",
+            "no manifest 'xyz'; there are atari, box2d, classic_control, goals, masks, mujoco, pixels, smoke, your own YAML files",
         ),
         ("nothing.yaml", "nothing.yaml: no such file"),
     ],
