@@ -33,7 +33,7 @@ def test_ppo_shares_out_its_rollout(num_envs: int | None, given: dict[str, int],
 
 def test_trpo_shares_out_its_rollout_and_a2c_does_not():
     assert [resolved("trpo", count).num_steps for count in (1, 8, 16)] == [1024, 128, 64]
-    assert [resolved("a2c", count).num_steps for count in (1, 8, 16)] == [5, 5, 5]
+    assert [resolved("a2c", count).num_steps for count in (1, 8, 16)] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("algo", ["dqn", "double_dqn", "rainbow"])

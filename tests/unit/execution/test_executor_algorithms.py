@@ -45,6 +45,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_minibatches": 4, "update_epochs": 4},
+    "recurrent_ppo": {"num_minibatches": 2, "update_epochs": 4, "sequence_length": 4},
     "dqn": {"double": True, "dueling": True, "tau": 0.1, "target_update_interval": 0},
     "rainbow": {"v_min": -5.0, "v_max": 5.0},
     "qr_dqn": {"num_quantiles": 20},
@@ -149,7 +150,9 @@ def make(
 def update(algorithm: Any, seed: int, **kwargs: Any) -> dict[str, Tensor]:
     torch.manual_seed(seed)  # dropout draws from torch's own stream
     if isinstance(algorithm, OnPolicyAlgorithm):
-        return algorithm.update(make_rollout_of(algorithm.action_space, seed), 0.1 * seed)
+        rollout = make_rollout_of(algorithm.action_space, seed)
+        rollout.initial_state = algorithm.policy.initial_state(rollout.num_envs)
+        return algorithm.update(rollout, 0.1 * seed)
     batch = make_batch(algorithm.action_space, seed, **kwargs)
     algorithm.update_statistics(batch.obs)
     return algorithm.update(batch, 0.1 * seed)
@@ -350,6 +353,7 @@ def test_what_is_not_finite_is_treated_as_if_as_written(algo: str, bad: float) -
             batch: Any
             if isinstance(algorithm, OnPolicyAlgorithm):
                 batch = make_rollout_of(algorithm.action_space, seed)
+                batch.initial_state = algorithm.policy.initial_state(batch.num_envs)
             else:
                 batch = make_batch(algorithm.action_space, seed)
             if seed % 2 == 0:

@@ -131,7 +131,10 @@ def test_filters():
     [
         ({"algo": "poo"}, "no preset for algorithm 'poo'; did you mean 'ppo'?"),
         ({"env": "Cartpoll"}, "no preset for environment 'cartpoll'; did you mean 'cartpole'?"),
-        ({"family": "chess"}, "no preset for family 'chess'; known: atari, box2d, classic_control, goals, masks, mujoco, pixels"),
+        (
+            {"family": "chess"},
+            "no preset for family 'chess'; known: atari, box2d, classic_control, goals, masks, mujoco, pixels",
+        ),
     ],
 )
 def test_a_filter_that_nothing_could_fit_is_a_mistake(filters, message):
