@@ -194,6 +194,8 @@ def test_recorded_updates_are_those_as_written(algo: str, space: str, squash: bo
     for name, value in all_tensors(eager.policy.state_dict()).items():
         assert not name.endswith("weight") or not torch.equal(value, start[name]), f"{name} was learned"
     functions = recorded_functions(recorded)
+    if algo == "recurrent_ppo":
+        del functions["evaluate_actions"]  # it has evaluate_rollout in its place
     assert functions and all(function.recordings > 0 for function in functions.values())
     assert recorded.executor.eager_because == {} and recorded_functions(eager) == {}
 
