@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rl_training.cli.options import Group, JsonOption, print_json
+from rl_training.cli.options import Flag, Group, JsonOption, print_json
 from rl_training.utils.system import cpu_name
 from rl_training.version import __version__
 
@@ -24,6 +25,9 @@ from rl_training.version import __version__
 EXTRAS = {"mujoco": "mujoco", "box2d": "Box2D", "atari": "ale_py", "video": "av", "dev": "pytest"}
 REQUIRED = ("torch", "gymnasium", "numpy", "pyyaml", "tyro", "rich", "tensorboard", "safetensors")
 MIN_SHARED_MEMORY = 64 * 2**20
+GL_LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
+"""What MuJoCo's environments draw with where there is no screen: the value of MUJOCO_GL, and its library."""
+_DRAW = "import mujoco as m; d = m.MjModel.from_xml_string('<mujoco/>'); m.Renderer(d, 8, 8).render()"
 
 
 @dataclass
@@ -31,9 +35,13 @@ class Command:
     """Show what is installed here, and problems with their fix. Exit code 0 when training can work."""
 
     output: Annotated[JsonOption, Group]
+    gl: Flag = False
+    """Also draw a picture with each of MuJoCo's GL backends, which takes seconds."""
 
     def run(self) -> int:
         facts = gather_facts()
+        if self.gl:
+            facts |= {f"gl.{backend}": _draws(backend) for backend in GL_LIBRARIES}
         problems = list(find_problems(facts))
         fatal = any(problem["fatal"] for problem in problems)
         status = "cannot train" if fatal else "ok"
@@ -64,6 +72,8 @@ def gather_facts() -> dict[str, Any]:
         "cuda": _torch_cuda(),
         "gpu": _gpus(),
         **{f"extra.{extra}": importlib.util.find_spec(module) is not None for extra, module in EXTRAS.items()},
+        "gl": [backend for backend, library in GL_LIBRARIES.items() if _loads(library)],
+        "gl_chosen": os.environ.get("MUJOCO_GL"),
         "shared_memory_mib": _shared_memory_mib(),
         "git": shutil.which("git") is not None,
     }
@@ -88,6 +98,15 @@ def find_problems(facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
             f"shared memory is only {shared} MiB, so env.backend=async may fail",
             "use env.backend=sync, or in a container --shm-size=1g",
         )
+    if facts["extra.mujoco"] and not (facts["gl"] or os.environ.get("DISPLAY")) and sys.platform == "linux":
+        yield _problem(
+            "MuJoCo's environments cannot be drawn here: there is neither a screen nor a GL library for pictures",
+            "apt-get install libegl1 and set MUJOCO_GL=egl; only videos and pixels need it",
+        )
+    tried = {backend: facts[f"gl.{backend}"] for backend in GL_LIBRARIES if f"gl.{backend}" in facts}
+    if tried and facts["extra.mujoco"] and True not in tried.values():
+        reasons = "; ".join(f"{backend}: {why}" for backend, why in tried.items())
+        yield _problem(f"no GL backend draws ({reasons})", "apt-get install libegl1 and set MUJOCO_GL=egl")
     if not _writable(Path.cwd()):
         yield _problem("the current folder cannot be written", "use --output-dir with a folder that can")
 
@@ -125,6 +144,26 @@ def _gpus() -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.strip() for line in result.stdout.splitlines() if line.strip()] if result.returncode == 0 else []
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _draws(backend: str) -> bool | str:
+    """Whether a picture comes of it, in a process of its own; otherwise why not."""
+    environment = {**os.environ, "MUJOCO_GL": backend}
+    command = [sys.executable, "-c", _DRAW]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return True if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}")[:200]
 
 
 def _memory_gib() -> float | None:

@@ -226,3 +226,22 @@ def test_a_reader_that_leaves_does_not_end_a_command(tmp_path):
     assert process.wait(timeout=120) == 0
     (run_dir,) = tmp_path.iterdir()
     assert json.loads((run_dir / "metadata.json").read_text())["status"] == "completed"
+
+
+def test_doctor_tries_gl_backends_when_asked(monkeypatch, capsys):
+    from rl_training.cli import doctor
+
+    monkeypatch.setattr(doctor, "_draws", lambda backend: backend == "egl" or "no library")
+    assert main(["doctor", "--gl", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["gl.egl"], facts["gl.osmesa"]) == (True, "no library")
+    assert not any("GL backend" in problem["problem"] for problem in facts["problems"])
+    monkeypatch.setattr(doctor, "_draws", lambda backend: "no library")
+    assert main(["doctor", "--gl"]) == 0
+    assert "no GL backend draws (egl: no library; osmesa: no library)" in capsys.readouterr().out
+
+
+def test_a_gl_backend_that_is_not_there_says_why():
+    from rl_training.cli.doctor import _draws
+
+    assert "MUJOCO_GL" in str(_draws("nonsense"))

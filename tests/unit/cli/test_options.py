@@ -110,7 +110,7 @@ TABLE: dict[str, dict[str, list[str]]] = {
         "--import": ["CartPole-v1", "--import=option_probe.py"],
         "--json": ["CartPole-v1", "--json"],
     },
-    "doctor": {"--json": ["--json"]},
+    "doctor": {"--json": ["--json"], "--gl": ["--gl"]},
     "zoo list": {
         "--algo": ["--algo=ppo"],
         "--env": ["--env=cartpole"],
