@@ -46,7 +46,7 @@ class _DrQv2(TypedDict, total=False):
     per_epsilon: float
     hindsight: float
     exploration_noise: float | Schedule | Mapping[str, Any]
-    noise_clip: float
+    target_noise_clip: float
     trunk_size: int
 
 class _DrQv2Settings(Settings, _DrQv2, total=False): ...
@@ -91,7 +91,7 @@ class DrQv2(Agent):
         per_epsilon: float = 1e-06,
         hindsight: float = 0.0,
         exploration_noise: float | Schedule | Mapping[str, Any] = ...,
-        noise_clip: float = 0.3,
+        target_noise_clip: float = 0.3,
         trunk_size: int = 50,
         **settings: Unpack[Settings],
     ) -> None: ...

@@ -16,8 +16,8 @@ def test_ppo_learns_cartpole(backend, tmp_path):
 
 def test_a2c_learns_cartpole():
     agent = A2C("CartPole-v1", seed=0)
-    agent.learn(total_timesteps=80_000)
-    assert agent.evaluate(20).mean >= 195
+    agent.learn(total_timesteps=100_000)
+    assert agent.evaluate(20).mean >= 400
 
 
 def test_ppo_learns_a_continuous_task(tmp_path):

@@ -51,7 +51,7 @@ class DrQv2Config(ActorCriticReplayConfig, ActorCriticConfig):
     random_shift: Annotated[int, Range(ge=0)] = 4
     exploration_noise: Annotated[float | Schedule, Range(ge=0)] = DEFAULT_NOISE
     """σ of the noise in actions: while collecting, in the targets and where the actor learns."""
-    noise_clip: Annotated[float, Range(ge=0)] = 0.3
+    target_noise_clip: Annotated[float, Range(ge=0)] = 0.3
     """Largest noise in the targets and where the actor learns."""
     trunk_size: Annotated[int, Range(ge=1)] = 50
     """Numbers that actor and critics each make of the encoder's features, before their hidden layers."""
@@ -99,7 +99,7 @@ class DrQv2Algorithm(OffPolicyAlgorithm, OffPolicyActorCriticAlgorithm[DrQv2Conf
         """The actor's actions (B, d) with limited noise; gradients pass through to the actor."""
         actions = self.policy.actor(features)
         noise = normal(actions.shape, random, self.device) * self.noise.tensor
-        return smoothed_actions(actions, noise, self.config.noise_clip)
+        return smoothed_actions(actions, noise, self.config.target_noise_clip)
 
     def _critic_loss(self, batch: TransitionBatch, features: Tensor, random: RandomSource) -> CriticLoss:
         with torch.no_grad():

@@ -16,7 +16,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import (
-    CloudpickleWrapper,
     batch_space,
     concatenate,
     create_empty_array,
@@ -63,7 +62,9 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
         count = min(workers or self.num_envs, self.num_envs)
         bounds = [part * self.num_envs // count for part in range(count + 1)]
         self._shares = [slice(start, stop) for start, stop in pairwise(bounds)]
-        context: Any = multiprocessing.get_context()
+        # A fork takes along makers of any kind, lambdas included; where there is none they must be importable.
+        forks = "fork" in multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context("fork" if forks else None)
         self._context = context
         self._shared: Any = None
         self._observations: Any
@@ -83,8 +84,7 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
         """A process for the worker's share of the environments."""
         pipe, theirs = self._context.Pipe()
         share = self._shares[index]
-        makers: Any = self.env_fns[share]
-        job = _Job(CloudpickleWrapper(makers), self.autoreset_mode, share, self.num_envs, self._shared)
+        job = _Job(self.env_fns[share], self.autoreset_mode, share, self.num_envs, self._shared)
         process = self._context.Process(
             target=_work, args=(job, theirs, pipe), name=f"{type(self).__name__}-{index}", daemon=True
         )
@@ -251,8 +251,8 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
 class _Job:
     """What a worker is for."""
 
-    makers: Any
-    """Those of its environments, in a form that also reaches processes which are not forked."""
+    makers: Sequence[MakeEnv]
+    """Those of its environments."""
     mode: AutoresetMode
     share: slice
     num_envs: int
@@ -268,7 +268,7 @@ def _work(job: _Job, pipe: Connection, other_end: Connection) -> None:
     other_end.close()
     leave_stop_signals_to_main_process()
     try:
-        envs = SyncEnvs(job.makers.fn, autoreset_mode=job.mode, copy=False)
+        envs = SyncEnvs(job.makers, autoreset_mode=job.mode, copy=False)
     except AxiomError as error:
         # A line instead of a traceback; the main process names the worker.
         sys.exit(f"error in a worker: {error}")

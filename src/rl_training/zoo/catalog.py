@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rl_training.envs.atari_config import PREFIX as ATARI_IDS
 from rl_training.experiment.config.presets import preset_names, preset_text
 from rl_training.experiment.config.yaml_files import Origin, parse_yaml
 from rl_training.utils.coerce import did_you_mean
@@ -53,7 +52,7 @@ class CatalogEntry:
     def family(self) -> str:
         if self.preset.endswith("_pixels"):
             return "pixels"
-        if self.env_id.startswith(ATARI_IDS):
+        if self.env_id.startswith("ALE/"):
             return "atari"
         name = env_name(self.env_id)
         return next((family for family, names in FAMILIES.items() if name in names), "other")

@@ -81,7 +81,7 @@ def test_the_target_by_hand() -> None:
 
 
 def test_noise_follows_its_schedule_and_is_clipped() -> None:
-    algorithm = make(exploration_noise=Schedule(1.0, 0.0, 0.5), noise_clip=0.3)
+    algorithm = make(exploration_noise=Schedule(1.0, 0.0, 0.5), target_noise_clip=0.3)
     metrics = algorithm.update(batch(), 0.25)
     assert metrics["exploration_noise"].item() == pytest.approx(0.5)
     features = algorithm.policy.encoder(batch().obs)

@@ -76,7 +76,6 @@ OTHER: dict[str, tuple[Any, ...]] = {
     "layer_norm": (True, False),
     "dropout": (0.4,),
     "random_shift": (2,),
-    "noise_clip": (0.01,),
     "trunk_size": (3,),
     "critic_subset": (1,),
     "actor_value": ("mean", "min"),
