@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -76,6 +77,8 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
         self._dead: set[int] = set()
         self.processes: list[Any] = [None] * count
         self.parent_pipes: list[Connection] = [None] * count  # type: ignore[list-item]
+        # Also if nobody closes them: they do not heed the signal that Python's exit would send, and it would wait for ever.
+        self._end_workers = weakref.finalize(self, _end, self.processes)
         for index in range(count):
             self._start(index)
         self._answers(range(count))  # each says that it has made its environments
@@ -148,12 +151,7 @@ class AsyncEnvs(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Workers hold nothing that needs a farewell, and a dead or busy one must not hang the run: end them."""
-        running = [process for process in self.processes if process is not None]
-        for process in running:
-            if process.is_alive():
-                process.kill()
-        for process in running:
-            process.join()
+        self._end_workers()
         for pipe in self.parent_pipes:
             if pipe is not None:
                 pipe.close()
@@ -258,6 +256,15 @@ class _Job:
     num_envs: int
     shared: Any
     """Memory for the observations of all environments; None if they travel through the pipe."""
+
+
+def _end(processes: list[Any]) -> None:
+    running = [process for process in processes if process is not None]
+    for process in running:
+        if process.is_alive():
+            process.kill()
+    for process in running:
+        process.join()
 
 
 def _work(job: _Job, pipe: Connection, other_end: Connection) -> None:

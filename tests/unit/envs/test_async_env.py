@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -88,3 +90,11 @@ def test_a_vector_of_shares_is_saved_and_restored_exactly() -> None:
 def test_workers_without_the_backend_are_refused() -> None:
     with pytest.raises(ConfigError, match="only the async backend has workers"):
         TrainConfig(env={"workers": 2})
+
+
+def test_a_program_that_does_not_close_them_ends_all_the_same() -> None:
+    code = (
+        "from rl_training.config import TrainConfig; from rl_training.envs.factory import make_vector_env\n"
+        "envs = make_vector_env(TrainConfig(num_envs=2, env={'backend': 'async'})); envs.reset(seed=[1, 2])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=True).returncode == 0
