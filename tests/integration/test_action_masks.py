@@ -26,12 +26,13 @@ from rl_training.utils.errors import UserError
 OFF_POLICY: dict[str, Any] = {"learning_starts": 20, "batch_size": 16, "train_frequency": 2, "buffer_size": 200}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2},
+    "recurrent_ppo": {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2, "sequence_length": 8, "core_size": 8},
     "a2c": {"num_steps": 8},
     "trpo": {"num_steps": 16, "critic_minibatches": 2, "critic_epochs": 2},
     **dict.fromkeys(("dqn", "double_dqn", "dueling_dqn", "noisy_dqn", "prioritized_dqn", "nstep_dqn"), OFF_POLICY),
     **dict.fromkeys(("c51", "qr_dqn", "iqn", "rainbow", "discrete_sac"), OFF_POLICY),
 }
-MULTI = ("ppo", "a2c", "trpo")
+MULTI = ("ppo", "recurrent_ppo", "a2c", "trpo")
 
 
 def make(algo: str, task: Any, /, **settings: Any) -> Any:
@@ -72,7 +73,7 @@ def test_the_form_of_the_mask_changes_nothing(algo: str) -> None:
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
-@pytest.mark.parametrize("algo", ["ppo", "rainbow"])
+@pytest.mark.parametrize("algo", ["ppo", "recurrent_ppo", "rainbow"])
 def test_every_way_to_reset(algo: str, autoreset: str) -> None:
     make(algo, lambda: PickyEnv("method"), env={"autoreset": autoreset}).learn(120)
 
@@ -83,7 +84,7 @@ def test_munchausen_with_prioritised_n_step_replay(storage: str) -> None:
     make("dqn", lambda: PickyEnv("info"), **settings).learn(120)
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn", "discrete_sac"])
+@pytest.mark.parametrize("algo", ["ppo", "recurrent_ppo", "dqn", "discrete_sac"])
 def test_recorded_steps_are_those_as_written(algo: str) -> None:
     ends = []
     for execution in ("auto", "eager"):

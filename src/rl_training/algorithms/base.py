@@ -111,7 +111,7 @@ class Algorithm(ABC, Generic[ConfigT, BatchT]):
         if mask_key(observation_space) is not None and not cls.action_masks:
             raise SpaceError(
                 f"{cls.__name__.removesuffix('Algorithm')} knows no action masks, and the environment has them.\n"
-                "Use PPO, A2C, TRPO, DQN or DiscreteSAC, or set env.action_masks=false to do without."
+                "Use PPO, A2C, TRPO, RecurrentPPO, DQN or DiscreteSAC, or set env.action_masks=false to do without."
             )
 
     @staticmethod
