@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from rl_training.utils.coerce import FieldError, check_fields
-from rl_training.utils.fields import Range
+from rl_training.utils.fields import Needs, Range
 
 PREFIX = "ALE/"
 """What the ids of Atari games begin with."""
@@ -38,7 +38,7 @@ class AtariConfig:
     and their statistics end with the game; machado false, classic true."""
     frame_skip: Annotated[int, Range(ge=1)] = 4
     """Frames for which each action is held."""
-    max_pool: bool = True
+    max_pool: Annotated[bool, Needs("frame_skip", above=1)] = True
     """Show the brighter of the last two frames, pixel by pixel: many games draw objects in every other frame only."""
     grayscale: bool = True
     """Show brightness instead of colours."""

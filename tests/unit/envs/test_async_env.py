@@ -92,6 +92,11 @@ def test_workers_without_the_backend_are_refused() -> None:
         TrainConfig(env={"workers": 2})
 
 
+def test_more_workers_than_environments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="env.workers.*more than num_envs, 4"):
+        TrainConfig(num_envs=4, env={"backend": "async", "workers": 5})
+
+
 def test_a_program_that_does_not_close_them_ends_all_the_same() -> None:
     code = (
         "from rl_training.config import TrainConfig; from rl_training.envs.factory import make_vector_env\n"

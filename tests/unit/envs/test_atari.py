@@ -98,7 +98,7 @@ def test_an_episode_is_truncated_at_the_frame_limit_with_its_last_screen() -> No
     env.reset(seed=0)
     ends = [env.step(0)[2:4] for _ in range(11)]
     assert ends == [(False, False)] * 10 + [(False, True)], "10 whole frame skips, and one of two frames"
-    fresh = game("Pong", protocol="classic", noop_max=0, fire=False, frame_skip=1, max_pool=False)
+    fresh = game("Pong", protocol="classic", noop_max=0, fire=False, frame_skip=1)
     fresh.reset(seed=0)
     for _ in range(42):
         last = fresh.step(0)[0][-1]
@@ -159,6 +159,8 @@ def test_what_does_not_fit_is_refused() -> None:
         TrainConfig(env_id="CartPole-v1", env={"atari": {"protocol": "classic"}})
     with pytest.raises(ConfigError, match="protocol is none"):
         TrainConfig(env_id="ALE/Pong-v5", env={"atari": {"protocol": "none", "frame_skip": 2}})
+    with pytest.raises(ConfigError, match="max_pool.*means nothing while frame_skip is 1"):
+        TrainConfig(env_id="ALE/Pong-v5", env={"atari": {"frame_skip": 1, "max_pool": False}})
     with pytest.raises(EnvCreationError, match=r"env.kwargs.frameskip.*frame_skip"):
         EnvFactory.of(TrainConfig(env_id="ALE/Pong-v5", env={"kwargs": {"frameskip": 2}}))()
     with pytest.raises(EnvCreationError, match="max_frames"):

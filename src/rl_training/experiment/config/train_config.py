@@ -212,6 +212,8 @@ class TrainConfig:
         self.num_envs = with_default_num_envs(self.algo, self.num_envs)
         check_fields(self)
         self._complete_atari()
+        if self.env.workers is not None and self.env.workers > self.num_envs:
+            raise FieldError("env.workers", f"is {self.env.workers}, more than num_envs, {self.num_envs}: lower it")
         if self.evaluation.wrappers and self.env.backend == "native":
             raise FieldError(
                 "evaluation.wrappers", "'env.backend' is native, also in evaluations, and takes no wrappers"
